@@ -15,6 +15,7 @@ SPOTMPI_POLICY           what chooses how workers synchronise, in the place of w
 SPOTMPI_REVOKE           rehearsed revocations, as in ``2,5@40;1@60``: workers @ step
 SPOTMPI_DETECT_MS        milliseconds after which what is silent or stopped counts as lost; without
                          it that is found out (``--detect-ms auto``)
+SPOTMPI_TORCH            0: ``torch.distributed.init_process_group`` is left alone (``--torch off``)
 SPOTMPI_NOTICE           what is a notice, as ``--notice`` has it, where the option is not given
 SPOTMPI_NOTICE_ENDPOINT  who is asked for notices in place of the cloud's own service: its address
 SPOTMPI_JOB              set by ``spotmpi run`` only: the job's name, in every process of the job
@@ -92,6 +93,8 @@ class Settings:
     revoke: tuple[Revocation, ...] = ()
     detect_ms: int | None = None
     """None: found out by trying, link by link."""
+    torch: bool = True
+    """True if the job takes the place of torch's process group."""
     world_size: int | None = None
     rank: int | None = None
 
@@ -119,6 +122,7 @@ class Settings:
             policy=found.get("SPOTMPI_POLICY"),
             revoke=_revocations(found, "SPOTMPI_REVOKE"),
             detect_ms=_integer(found, "SPOTMPI_DETECT_MS", least=1),
+            torch=_flag({"SPOTMPI_TORCH": "1", **found}, "SPOTMPI_TORCH"),
             world_size=_integer(found, "OMPI_COMM_WORLD_SIZE", least=1),
             rank=_integer(found, "OMPI_COMM_WORLD_RANK", least=0),
         )
@@ -152,6 +156,7 @@ class Settings:
             "SPOTMPI_RESUME": 1 if self.resume else None,
             "SPOTMPI_MIN_WORKERS": self.min_workers if self.min_workers > 1 else None,
             "SPOTMPI_DETECT_MS": self.detect_ms,
+            "SPOTMPI_TORCH": None if self.torch else 0,
             "SPOTMPI_STRATEGY": self.strategy,
             "SPOTMPI_POLICY": self.policy,
             "SPOTMPI_REVOKE": ";".join(map(str, self.revoke)) or None,

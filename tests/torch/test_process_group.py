@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch.distributed as dist  # noqa: E402
 
 import spotmpi.torch  # noqa: E402
 from spotmpi.errors import UsageError  # noqa: E402
+from spotmpi.torch import process_group  # noqa: E402
+from spotmpi.torch_autoload import MARK, autoload  # noqa: E402
 from tests.running import Running  # noqa: E402
 from tests.torch.test_distributed_optimizer import O, differ, loss_of, module  # noqa: E402
 
@@ -42,6 +45,71 @@ def test_a_script_that_runs_alone_is_a_group_of_one(alone: Any) -> None:
     there = torch.arange(3.0)
     dist.all_reduce(there)
     assert there.tolist() == [0, 1, 2]
+
+
+@pytest.fixture
+def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Calls `torch.distributed.init_process_group` of a worker, and says who was asked."""
+    asked = []
+
+    def usual(*how: Any, **known: Any) -> None:
+        asked.append("torch")
+
+    for there in (dist, dist.distributed_c10d):
+        monkeypatch.setattr(there, "init_process_group", usual)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4", MARK: str(os.getpid())}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(process_group, "init_process_group", lambda: asked.append("spotmpi"))
+
+    def call(*how: Any, **known: Any) -> str:
+        autoload()
+        dist.init_process_group(*how, **known)
+        return asked[-1]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("how", "known"),
+    [
+        ((), {}),
+        (("gloo",), {}),
+        (("GLOO", "env://"), {"rank": 1, "world_size": 4}),
+        ((), {"backend": "cpu:gloo", "timeout": None}),
+    ],
+)
+def test_a_worker_s_process_group_is_the_job(replaced: Any, how: Any, known: Any) -> None:
+    assert replaced(*how, **known) == "spotmpi"
+
+
+@pytest.mark.parametrize(
+    ("how", "known"),
+    [
+        (("nccl",), {}),
+        (("gloo",), {"rank": 0, "world_size": 4}),
+        (("gloo",), {"rank": 1, "world_size": 2}),
+        (("gloo",), {"store": dist.HashStore()}),
+    ],
+)
+def test_another_group_is_torch_s(replaced: Any, how: Any, known: Any) -> None:
+    assert replaced(*how, **known) == "torch"
+
+
+def test_where_there_is_a_gpu_torch_chooses(replaced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert replaced() == "torch"
+    assert replaced("gloo") == "spotmpi"
+
+
+@pytest.mark.parametrize("process", [None, "1"])
+def test_a_process_that_is_no_worker_is_left_alone(
+    replaced: Any, monkeypatch: pytest.MonkeyPatch, process: str | None
+) -> None:
+    """A child of one has its variables, too."""
+    monkeypatch.delenv(MARK)
+    if process is not None:
+        monkeypatch.setenv(MARK, process)
+    assert replaced("gloo") == "torch"
 
 
 def test_there_is_one_group_and_one_after_it(alone: Any) -> None:
@@ -124,10 +192,12 @@ def test_each_call_completes_among_those_who_live(tmp_path: Path) -> None:
     assert len(said) == 2, running.output
 
 
-@pytest.mark.promise("DistributedDataParallel with deaths in the backward pass")
+@pytest.mark.promise("an unchanged script for torchrun, with deaths in the backward pass")
 @pytest.mark.parametrize("deaths", ["", "1@0,3@1", "0@20,2@50", "0@0,1@3,2@3", "3@127"])
 @pytest.mark.first("0@20,2@50")
 def test_ddp_goes_on_without_those_killed(tmp_path: Path, deaths: str) -> None:
+    if not metadata.entry_points(group="torch.backends", name="spotmpi"):
+        pytest.skip("spotmpi is not installed as it is now: python -m pip install -e .")
     running = run(tmp_path, HERE / "ddp.py", deaths)
     assert running.wait() == 0, running.output
     finals = [
@@ -150,6 +220,21 @@ AT_ANY_TIME = [
 @pytest.mark.parametrize("deaths", AT_ANY_TIME)
 def test_workers_die_at_any_time(tmp_path: Path, deaths: str) -> None:
     test_ddp_goes_on_without_those_killed(tmp_path, deaths)
+
+
+@pytest.mark.matrix
+def test_with_torch_off_a_script_makes_its_own(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "assert 'RANK' not in os.environ\n"
+        "place = dict(rank=int(os.environ['OMPI_COMM_WORLD_RANK']), world_size=2)\n"
+        "meet = 'file://' + os.path.abspath('meet')\n"
+        "dist.init_process_group('gloo', init_method=meet, **place)\n"
+        "dist.all_reduce(total := torch.ones(1))\n"
+        "print('FINAL', dist.get_backend(), total.item())\n"
+    )
+    running = run(tmp_path, "--torch", "off", "own.py", workers=2)
+    assert running.output.count("FINAL gloo 2.0") == 2, running.output
 
 
 @pytest.mark.matrix

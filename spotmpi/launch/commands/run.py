@@ -97,6 +97,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when fewer than M remain, write a checkpoint and stop with code 75 (default: 1)",
     )
     parser.add_argument(
+        "--torch",
+        choices=["on", "off"],
+        default="on",
+        help="off: leave torch.distributed.init_process_group() of a PyTorch script alone",
+    )
+    parser.add_argument(
         "--strategy",
         metavar="NAME[:OPTION=N,..]",
         help="how workers synchronise, in the place of what the script says: ssgd, localsgd:h=8, "
@@ -210,6 +216,7 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
             if options.detect_ms == "auto"
             else _whole("--detect-ms", options.detect_ms, "milliseconds")
         ),
+        torch=options.torch == "on",
     )
     spares = 0 if options.spares == "0" else _whole("--spares", options.spares, "workers")
     if spares >= workers:

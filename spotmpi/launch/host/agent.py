@@ -125,6 +125,8 @@ class Agent:
         self._installation = search(os.environ).found
         self._outcome: ServiceEnd | None = None
         self._wrappers: dict[int, subprocess.Popen[bytes]] = {}
+        self._places: dict[int, int] = {}
+        """Each worker's number on this host."""
         self._streams: dict[int, tuple[int, int]] = {}
         self._written: list[tuple[int, int, bytes]] = []
         """What workers wrote, and is not passed on yet."""
@@ -326,6 +328,9 @@ class Agent:
             cores(),
         )
         self._crew.expect([worker])
+        place = self._place_of(worker, slots)
+        if Settings.from_environ(self._assignment.environ).torch:  # then as torchrun does
+            environ |= {"LOCAL_RANK": f"{place}", "LOCAL_WORLD_SIZE": f"{slots}"}
         wrapper = subprocess.Popen(
             mpirun.wrapper(self._folder, worker, Program.of(self._assignment.task).short),
             env=environ | self._assignment.environ,
@@ -336,6 +341,14 @@ class Agent:
         processes.lower_priority(wrapper.pid)
         self._wrappers[worker] = wrapper
         _LOG.info("the wrapper of worker %d is process %d", worker, wrapper.pid)
+
+    def _place_of(self, worker: int, slots: int) -> int:
+        """Return the number of a worker on this host, which no other living worker has. Workers of
+        one host have their ranks."""
+        taken = {place for one, place in self._places.items() if one not in self._gone}
+        wanted = itertools.chain([worker % slots], itertools.count())
+        self._places[worker] = next(place for place in wanted if place not in taken)
+        return self._places[worker]
 
     def _new_doorway(self) -> pmix_relay.Doorway:
         return pmix_relay.Doorway(self._loop, self._relay, lambda: next(self._connections))

@@ -61,6 +61,7 @@ def main(folder: Path, channel: int, report: int) -> NoReturn:
         sys.path.insert(0, os.path.dirname(os.path.realpath(program.name)))
     os.environ.update(Settings(channel_fd=channel).to_environ())
     worker = os.getpid()
+    os.environ.update(_for_torch(Settings.from_environ(), worker))
     launcher = LauncherChannel.open(Settings(job_dir=folder, channel_fd=channel))
     _LOG.info("process %d runs %s", worker, program.called)
     tell_warnings(launcher)
@@ -76,6 +77,19 @@ def main(folder: Path, channel: int, report: int) -> NoReturn:
         launcher.tell("left", code=code)
         time.sleep(_TO_BE_ENDED)
     os._exit(code)
+
+
+def _for_torch(given: Settings, process: int) -> dict[str, str]:
+    """Return what torchrun would tell this worker. The rest, of its host, its agent has told it."""
+    if not given.torch or given.rank is None:
+        return {}
+    return {
+        "RANK": f"{given.rank}",
+        "WORLD_SIZE": f"{given.world_size}",
+        "MASTER_ADDR": "127.0.0.1",  # nobody is asked there: the job is the meeting
+        "MASTER_PORT": "29500",
+        "SPOTMPI_TORCH_PROCESS": f"{process}",  # as `spotmpi.torch_autoload` reads it
+    }
 
 
 def tell_warnings(channel: LauncherChannel) -> None:
