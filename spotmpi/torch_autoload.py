@@ -24,7 +24,7 @@ def autoload() -> None:
     """Replace `torch.distributed.init_process_group`, if this process is a worker. Local."""
     dist = sys.modules.get("torch.distributed")
     usual = getattr(dist, "init_process_group", None)
-    if dist is None or usual is None or os.environ.get(MARK) != str(os.getpid()):
+    if dist is None or usual is None or not _is_worker():
         return
 
     @functools.wraps(usual)
@@ -40,7 +40,7 @@ def autoload() -> None:
     ) -> None:
         whole = world_size in (-1, int(os.environ["WORLD_SIZE"]))
         mine = rank in (-1, int(os.environ["RANK"]))
-        if whole and mine and store is None and _is_taken(backend):
+        if _is_worker() and whole and mine and store is None and _is_taken(backend):
             from spotmpi.torch.process_group import init_process_group as ours
 
             ours()
@@ -49,6 +49,10 @@ def autoload() -> None:
 
     for module in (dist, sys.modules["torch.distributed.distributed_c10d"]):
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
+def _is_worker() -> bool:
+    return os.environ.get(MARK) == str(os.getpid())
 
 
 def _is_taken(backend: Any) -> bool:

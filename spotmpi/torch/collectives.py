@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from spotmpi.errors import PeersLost, UsageError
+from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.summand import Summand
 from spotmpi.training.group import Group
 from spotmpi.training.participant import turned_away
@@ -49,7 +50,13 @@ class Rounds(Group[Any]):
             if one.dtype is kind:
                 torch.mul(torch.from_numpy(there), factor, out=one.detach())
             else:
-                one.copy_(torch.from_numpy(there) * factor)
+                one.detach().copy_(torch.from_numpy(there) * factor)
+
+    def exchange(self, value: Any) -> dict[int, Any]:
+        """Return each worker's value, by worker. It is asked for in each run of a script, also in
+        one that is resumed."""
+        said = self._run(self._connected("gather()").gather(pack(value)))
+        return {worker: unpack(one) for worker, one in unpack(said).items()}
 
 
 class Collectives:
@@ -69,12 +76,13 @@ class Collectives:
         return self._group.workers
 
     def end(self) -> None:
-        """Leave together with all others."""
-        self._group.__exit__(None, None, None)
+        """Leave together with all others, unless this worker has left them already."""
+        if self._group._inside:
+            self._group.__exit__(None, None, None)
 
     def meet(self) -> None:
         """Return when all have called it."""
-        self._group.gather(None)
+        self._group.exchange(None)
 
     def reduce(self, tensors: Sequence[torch.Tensor], operation: str) -> None:
         """Write into each tensor the sum of all workers' tensors, or what the operation says.
@@ -96,24 +104,26 @@ class Collectives:
             if operation == "AVG":
                 raise UsageError(f"the average of {one.dtype} is not one of {one.dtype}")
             found = self._values(one)
-            one.copy_(functools.reduce(_FOLDS[operation], found.values()))
+            one.detach().copy_(functools.reduce(_FOLDS[operation], found.values()))
 
-    def broadcast(self, tensors: Sequence[torch.Tensor], source: int) -> None:
-        """Write the tensors of the worker of this rank on all. If rank 0 is lost, the first worker
-        that lives takes its place. Raises PeersLost if another one is lost."""
+    def broadcast(
+        self, tensors: Sequence[torch.Tensor], source: int, stands_in: bool = False
+    ) -> None:
+        """Write the tensors of the worker of this rank on all. Raises PeersLost if it is lost.
+        ``stands_in``: if it is, the first worker that lives takes its place."""
         found: Mapping[int, Any] = {}
         while source not in found:
             if source not in self.alive:
-                if source != 0:
+                if not stands_in:
                     raise PeersLost(
                         f"rank {source}, whose tensors were to go to all, is lost: ask "
                         "spotmpi.torch.workers() who lives"
                     )
                 source = self.alive[0]
             mine = [_bytes_of(one) for one in tensors] if self._group.worker == source else None
-            found = self._group.gather(mine)
+            found = self._group.exchange(mine)
         for one, there in zip(tensors, found[source], strict=True):
-            one.copy_(_like(one, there))
+            one.detach().copy_(_like(one, there))
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """Return each worker's tensor, by rank. A worker that lives stands in for one that is lost:
@@ -122,7 +132,7 @@ class Collectives:
 
     def gather_lists(self, mine: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         """Return each worker's tensors, by rank, likewise. They may be of other sizes on each."""
-        found = self._group.gather([(_bytes_of(one), list(one.shape)) for one in mine])
+        found = self._group.exchange([(_bytes_of(one), list(one.shape)) for one in mine])
         return self._filled(
             {
                 rank: [_tensor(there, mine[0].dtype, shape) for there, shape in some]
@@ -131,7 +141,7 @@ class Collectives:
         )
 
     def _values(self, mine: torch.Tensor) -> dict[int, torch.Tensor]:
-        found = self._group.gather(_bytes_of(mine))
+        found = self._group.exchange(_bytes_of(mine))
         return {rank: _like(mine, there) for rank, there in found.items()}
 
     def _filled(self, found: Mapping[int, Any]) -> list[Any]:

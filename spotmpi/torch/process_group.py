@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -119,7 +121,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             rounds = Rounds()
             rounds.enter()
             collectives = Collectives(rounds, size)
-            atexit.register(self._end, os.getpid())
+            atexit.register(self.shutdown)
+        self._process = os.getpid()
         self._collectives = collectives
         self._later: list[tuple[str, Tensors, Call]] = []
         """Sums that wait for the end of the backward pass."""
@@ -159,15 +162,10 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def shutdown(self) -> None:
         """Leave together with all others, if this is the first group. Collective."""
-        if self._ends:
+        if self._ends and os.getpid() == self._process:  # and not one that the script has forked
             self._ends = False
-            atexit.unregister(self._end)
+            atexit.unregister(self.shutdown)
             self.collectives.end()
-
-    def _end(self, process: int) -> None:
-        """End with the script, unless this is a process that it has forked."""
-        if os.getpid() == process:
-            self.shutdown()
 
     # Calls. Torch gives lists of tensors, of which most have one.
 
@@ -175,29 +173,27 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write the sum, or what the operation says, of all workers' tensors.
 
         DDP calls it for each bucket while `backward` goes on. All these sums are made together at
-        its end, so that a worker has a part in all of a step's gradients or in none.
+        its end, so that a worker has a part in all of a step's gradients or in none. Who calls it
+        in a hook may wait for it in C++, where nobody could make it: it is made at once.
         """
         operation = _operation(opts)
-        if torch._C._current_graph_task_id() < 0:
+        in_hook = torch._C._current_autograd_node() is not None  # and in no callback at the end
+        if not (in_hook and _caller().startswith("torch.autograd")):
             self.collectives.reduce(tensors, operation)
             return Call(tensors)
-        if not self._later:  # before DDP's own callback, which waits for the sums
-            torch.autograd.Variable._execution_engine.queue_callback(self._catch_up)
+        # Each time, as passes may be nested: before DDP's own callback, which waits for the sums.
+        torch.autograd.Variable._execution_engine.queue_callback(self._catch_up)
         call = Call(tensors, self._catch_up)
         self._later.append((operation, tensors, call))
         return call
 
     def _catch_up(self) -> None:
         """Make the sums that wait, those of one operation together."""
-        while self._later:
-            operation, tensors, call = self._later.pop(0)
-            calls, together = [call], [*tensors]
-            while self._later and self._later[0][0] == operation:
-                _, tensors, call = self._later.pop(0)
-                calls.append(call)
-                together += tensors
-            self._collectives.reduce(together, operation)
-            for call in calls:
+        later, self._later = self._later, []
+        for operation, calls in groupby(later, key=lambda one: one[0]):
+            those = list(calls)
+            self._collectives.reduce([one for _, some, _ in those for one in some], operation)
+            for *_, call in those:
                 call.end()
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
@@ -208,26 +204,29 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write the sum on one worker."""
         copies = tensors
         if opts.rootRank != self.rank():
-            copies = [tensor.clone() for tensor in tensors]
+            copies = [tensor.detach().clone() for tensor in tensors]
         self.collectives.reduce(copies, _operation(opts))
         return Call(tensors)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Call:
-        """Write one worker's tensors on all."""
-        self.collectives.broadcast(tensors, opts.rootRank)
+        """Write one worker's tensors on all. Raises PeersLost if it is lost; but buffers that DDP
+        sends from rank 0, by C++, come from the first worker that lives."""
+        asked = _caller().startswith("torch.distributed.distributed_c10d")
+        stands_in = opts.rootRank == 0 and not asked
+        self.collectives.broadcast(tensors, opts.rootRank, stands_in)
         return Call(tensors)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Call:
         """Write each worker's tensor into a list on all."""
         for there, mine in zip(outputs, inputs, strict=True):
             for out, found in zip(there, self.collectives.gather(mine), strict=True):
-                out.copy_(found)
+                out.detach().copy_(found)
         return Call(outputs)
 
     def all_gather_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any = None) -> Call:
         """Write all workers' tensors, one after the other."""
         found = self.collectives.gather(mine)
-        output.copy_(torch.cat([one.reshape(-1) for one in found]).view(output.shape))
+        output.detach().copy_(torch.cat([one.reshape(-1) for one in found]).view(output.shape))
         return Call(output)
 
     _allgather_base = all_gather_single
@@ -238,7 +237,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         found = self.collectives.gather(mine)
         if opts.rootRank == self.rank():
             for out, one in zip(outputs[0], found, strict=True):
-                out.copy_(one)
+                out.detach().copy_(one)
         return Call(outputs)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Call:
@@ -246,7 +245,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         (out,) = outputs
         mine = torch.stack(list(inputs[0])) if inputs else out.new_empty((self._size, *out.shape))
         self.collectives.broadcast([mine], opts.rootRank)
-        out.copy_(mine[self.rank()])
+        out.detach().copy_(mine[self.rank()])
         return Call(outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Call:
@@ -254,14 +253,14 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         (out,), (mine,) = outputs, inputs
         whole = torch.stack(list(mine))
         self.collectives.reduce([whole], _operation(opts))
-        out.copy_(whole[self.rank()])
+        out.detach().copy_(whole[self.rank()])
         return Call(outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any) -> Call:
         """Write on each worker its part of the sum of all workers' tensors."""
-        whole = mine.clone()
+        whole = mine.detach().clone()
         self.collectives.reduce([whole], _operation(opts))
-        output.copy_(whole.reshape(-1).chunk(self._size)[self.rank()].view(output.shape))
+        output.detach().copy_(whole.reshape(-1).chunk(self._size)[self.rank()].view(output.shape))
         return Call(output)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -270,8 +269,23 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write on each worker what each has for it."""
         found = self.collectives.gather_lists(inputs)
         for out, theirs in zip(outputs, found, strict=True):
-            out.copy_(theirs[self.rank()].view(out.shape))
+            out.detach().copy_(theirs[self.rank()].view(out.shape))
         return Call(outputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        mine: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+    ) -> Call:
+        """Do the same with parts of one tensor, along its first dimension."""
+        ours = output.detach().split(list(output_splits) or len(output) // self._size)
+        theirs = mine.detach().split(list(input_splits) or len(mine) // self._size)
+        return self.alltoall(ours, theirs)
+
+    alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None) -> Call:
         """Return when all workers have come here."""
@@ -291,6 +305,13 @@ _NO_PAIRS = (
     "torch.distributed.send() and recv() are between two workers, and spotmpi has only calls of "
     "all of them: use broadcast or all_gather"
 )
+
+
+def _caller() -> str:
+    """Return the module that has called the method which calls this: code in C++ has none, and the
+    one counts that has called that."""
+    name: str = sys._getframe(2).f_globals.get("__name__", "")
+    return name
 
 
 def _operation(opts: Any) -> str:

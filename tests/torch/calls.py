@@ -58,8 +58,11 @@ def check(rank: int, standing: list[int]) -> None:
     there = torch.full((3,), float(rank))
     dist.broadcast(there, src=3)
     assert there.tolist() == [3.0] * 3
+    there = torch.nn.Parameter(torch.full((3,), float(rank)))
+    dist.broadcast(there, src=1)
+    assert there.tolist() == [1.0] * 3
     there = torch.full((3,), float(rank))
-    dist.broadcast(there, src=0)
+    dist._broadcast_coalesced(dist.group.WORLD, [there], 1 << 20, 0)  # as DDP does with buffers
     assert there.tolist() == [float(standing[0])] * 3
     said: list[Any] = [f"of {rank}", rank]
     dist.broadcast_object_list(said, src=3)
@@ -81,6 +84,11 @@ def check(rank: int, standing: list[int]) -> None:
     theirs = [torch.zeros(1) for _ in range(SIZE)]
     dist.all_to_all(theirs, [torch.tensor([10.0 * rank + one]) for one in range(SIZE)])
     assert [float(one) for one in theirs] == [10.0 * one + rank for one in standing]
+
+    theirs_together = torch.zeros(SIZE)
+    mine_together = torch.tensor([10.0 * rank + one for one in range(SIZE)])
+    dist.all_to_all_single(theirs_together, mine_together)
+    assert theirs_together.tolist() == [10.0 * one + rank for one in standing]
 
     later = dist.all_reduce(torch.ones(1), async_op=True)
     assert later.wait()
@@ -116,12 +124,18 @@ def main() -> None:
         dist.barrier()
     check(rank, [1, 1, 3, 3])
     assert dist.get_world_size() == SIZE
-    try:
-        dist.broadcast(torch.zeros(1), src=2)
-    except PeersLost as lost:
-        assert "rank 2" in str(lost)  # noqa: PT017 - this is no test of pytest's
-    else:
-        raise AssertionError("rank 2 is lost")
+    gone: list[Callable[[], Any]] = [
+        lambda: dist.broadcast(torch.zeros(1), src=2),
+        lambda: dist.broadcast_object_list([None], src=0),
+        lambda: dist.scatter(torch.zeros(1), None, src=0),
+    ]
+    for number, call in zip((2, 0, 0), gone, strict=True):
+        try:
+            call()
+        except PeersLost as lost:
+            assert f"rank {number}" in str(lost)  # noqa: PT017 - this is no test of pytest's
+        else:
+            raise AssertionError(f"rank {number} is lost")
     print(f"FINAL {rank}", flush=True)
     dist.destroy_process_group()
 

@@ -49,7 +49,7 @@ class Calls(Job):
                 lists = calls.gather_lists([torch.arange(worker + one) for one in range(2)])
                 same(torch.cat([part for some in lists for part in some]))
                 first = torch.full((2,), worker + 0.5)
-                calls.broadcast([first], 0)
+                calls.broadcast([first], 0, stands_in=True)
                 same(first)
                 other = torch.zeros(1)
                 try:

@@ -14,6 +14,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import (  # noqa: E402
+    default_hooks,
+    powerSGD_hook,
+)
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import spotmpi.torch  # noqa: E402
 from spotmpi.errors import UsageError  # noqa: E402
@@ -157,14 +162,44 @@ def test_all_sums_of_a_backward_pass_are_made_together(
     assert asked == [1, 2, 2]  # DDP makes its buckets after the first step
 
 
-def test_a_sum_that_is_waited_for_in_a_backward_pass_is_made_there(alone: Any) -> None:
+@pytest.mark.parametrize("how", ["power", "half", "nested", "unused", "static", "views"])
+def test_other_ways_of_ddp_come_to_their_end(alone: Any, how: str) -> None:
+    """A hook may wait in C++ for what it asks for; passes may be nested."""
+    first, second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.idle = first, second, torch.nn.Linear(3, 3)
+            self.idle.requires_grad_(how == "unused")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inner = self.first
+            return self.second(checkpoint(inner, x, use_reentrant=True) if nested else inner(x))
+
+    nested = how == "nested"
+    known = {"unused": "find_unused_parameters", "static": "static_graph"}
+    options = {known[how]: True} if how in known else {}
+    options["gradient_as_bucket_view"] = how == "views"
+    wrapped = torch.nn.parallel.DistributedDataParallel(Both(), bucket_cap_mb=1e-3, **options)
+    if how == "power":
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2)
+        wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif how == "half":
+        wrapped.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
+    for _ in range(5):
+        wrapped(torch.randn(4, 64, requires_grad=True)).sum().backward()
+        with wrapped.no_sync():
+            wrapped(torch.randn(4, 64, requires_grad=True)).sum().backward()
+
+
+def test_a_sum_that_a_hook_asks_for_is_made_there(alone: Any) -> None:
     trained, seen = module(), []
 
     def add(grad: torch.Tensor) -> None:
         work = dist.all_reduce(grad.clone(), async_op=True)
-        assert not work.is_completed()
-        work.wait()
         assert work.is_completed()
+        assert work.get_future().wait() is not None
         dist.all_reduce(total := torch.ones(1))
         seen.append(total.item())
 

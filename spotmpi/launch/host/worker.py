@@ -86,8 +86,8 @@ def _for_torch(given: Settings, process: int) -> dict[str, str]:
     return {
         "RANK": f"{given.rank}",
         "WORLD_SIZE": f"{given.world_size}",
-        "MASTER_ADDR": "127.0.0.1",  # nobody is asked there: the job is the meeting
-        "MASTER_PORT": "29500",
+        "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),  # the job does not ask there
+        "MASTER_PORT": os.environ.get("MASTER_PORT", "29500"),
         "SPOTMPI_TORCH_PROCESS": f"{process}",  # as `spotmpi.torch_autoload` reads it
     }
 
