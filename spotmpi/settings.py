@@ -39,6 +39,10 @@ from pathlib import Path
 
 from spotmpi.errors import UsageError
 
+TORCH_PROCESS = "SPOTMPI_TORCH_PROCESS"
+"""Variable that a worker sets for `spotmpi.torch_autoload`: the number of its process. A child of
+it has the variable, and another number."""
+
 __all__ = [
     "DETECT_MS",
     "NOTICES",

@@ -1,7 +1,7 @@
 """What `import torch` calls: in a worker of `spotmpi run` the job is torch's process group.
 
 Torch calls it in each process that imports it where spotmpi is installed (as an entry point of the
-group ``torch.backends``). So it imports nothing, and raises nothing.
+group ``torch.backends``). So it imports little, and raises nothing.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["MARK", "autoload"]
+from spotmpi.settings import TORCH_PROCESS
 
-MARK = "SPOTMPI_TORCH_PROCESS"
-"""Variable with the number of the process whose process group is the job: of no child of it."""
+__all__ = ["autoload"]
 
 _TAKEN = (None, "gloo", "cpu:gloo", "spotmpi")
 """Backends of torch in whose place the job is."""
 
 
 def autoload() -> None:
-    """Replace `torch.distributed.init_process_group`, if this process is a worker. Local."""
+    """Replace torch's functions that make process groups, if this process is a worker. Local."""
     dist = sys.modules.get("torch.distributed")
-    usual = getattr(dist, "init_process_group", None)
-    if dist is None or usual is None or not _is_worker():
+    if dist is None or not hasattr(dist, "init_process_group") or not _is_worker():
         return
+    init, new = dist.init_process_group, dist.new_group
 
-    @functools.wraps(usual)
+    @functools.wraps(init)
     def init_process_group(
         backend: Any = None,
         init_method: Any = None,
@@ -45,14 +44,28 @@ def autoload() -> None:
 
             ours()
         else:
-            usual(backend, init_method, timeout, world_size, rank, store, *more, **known)
+            init(backend, init_method, timeout, world_size, rank, store, *more, **known)
 
-    for module in (dist, sys.modules["torch.distributed.distributed_c10d"]):
-        module.init_process_group = init_process_group  # type: ignore[attr-defined]
+    @functools.wraps(new)
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *more: Any, **known: Any
+    ) -> Any:
+        if dist.is_initialized() and dist.get_backend() == "spotmpi" and _is_taken(backend):
+            backend = None  # as the whole group
+        return new(ranks, timeout, backend, *more, **known)
+
+    for where, module in list(sys.modules.items()):
+        if where.startswith("torch.distributed"):  # some have copies
+            for name, usual, ours in (
+                ("init_process_group", init, init_process_group),
+                ("new_group", new, new_group),
+            ):
+                if vars(module).get(name) is usual:
+                    setattr(module, name, ours)
 
 
 def _is_worker() -> bool:
-    return os.environ.get(MARK) == str(os.getpid())
+    return os.environ.get(TORCH_PROCESS) == str(os.getpid())
 
 
 def _is_taken(backend: Any) -> bool:

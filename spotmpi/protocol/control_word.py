@@ -180,9 +180,8 @@ class ControlSum(NamedTuple):
         one sums."""
         if self.values[_CALL] != own * self.workers:
             raise ReplicaMismatch(
-                f"in round {number} the {self.workers} workers called trainer.sum() with different "
-                f"arrays, this one with {what}: give it arrays of the same names, shapes and types "
-                "on all workers"
+                f"in round {number} the {self.workers} workers summed different arrays, this one "
+                f"{what}: give arrays of the same names, shapes and types on all workers"
             )
 
     def check_digest(self, own: int | None, round_number: int) -> None:

@@ -13,7 +13,6 @@ from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.summand import Summand
 from spotmpi.training.group import Group
-from spotmpi.training.participant import turned_away
 
 __all__ = ["Collectives", "Rounds"]
 
@@ -34,23 +33,16 @@ class Rounds(Group[Any]):
     def __init__(self) -> None:
         super().__init__([np.zeros(1, np.float32)])
 
-    def enter(self) -> None:
-        """Begin, together with all others. Raises Left on a worker that comes later."""
-        participant = self.__enter__()._connected("init_process_group()")
-        if self.worker not in self.workers:
-            raise turned_away(participant.context, "torch's process group takes no newcomers")
-
-    def add_up(self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: float) -> None:
+    def add_up(self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int) -> None:
         """Write the mean of all workers' tensors into these, ``times`` this number. ``kind``: the
         type in which they are summed."""
         mine = Summand.of([one.detach().to("cpu", kind).contiguous().numpy() for one in tensors])
         total, workers = self._run(self._connected("sum()").sum(mine))
-        factor = times / len(workers)
         for one, there in zip(tensors, mine.result(total), strict=True):
-            if one.dtype is kind:
-                torch.mul(torch.from_numpy(there), factor, out=one.detach())
-            else:
-                one.detach().copy_(torch.from_numpy(there) * factor)
+            found = torch.from_numpy(there)
+            if times != len(workers):  # by no quotient, so that whole numbers stay whole
+                found = (found * times).div_(len(workers))
+            one.detach().copy_(found)
 
     def exchange(self, value: Any) -> dict[int, Any]:
         """Return each worker's value, by worker. It is asked for in each run of a script, also in
@@ -75,10 +67,11 @@ class Collectives:
         """Ranks of the workers that live, as of the last call. Local."""
         return self._group.workers
 
-    def end(self) -> None:
-        """Leave together with all others, unless this worker has left them already."""
+    def end(self, error: BaseException | None) -> None:
+        """Leave together with all others, unless this worker has left them already. ``error``: what
+        has ended the script; then the others are not waited for."""
         if self._group._inside:
-            self._group.__exit__(None, None, None)
+            self._group.__exit__(type(error) if error else None, error, None)
 
     def meet(self) -> None:
         """Return when all have called it."""
@@ -95,7 +88,7 @@ class Collectives:
         if operation in ("SUM", "AVG"):
             for kind in dict.fromkeys(map(_summed_as, floats)):
                 alike = [one for one in floats if _summed_as(one) is kind]
-                self._group.add_up(alike, kind, 1.0 if operation == "AVG" else self._size)
+                self._group.add_up(alike, kind, 1 if operation == "AVG" else self._size)
         elif operation not in _FOLDS:
             raise UsageError(f"spotmpi has no operation {operation} for tensors")
         for one in tensors:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from spotmpi.errors import UsageError
+from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.torch.collectives import Collectives, Rounds
+from spotmpi.training.participant import turned_away
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "workers"]
 
@@ -36,6 +40,9 @@ def init_process_group() -> None:
     if dist.is_initialized():
         raise UsageError("torch has a default process group already: call destroy_process_group()")
     given = Settings.from_environ()
+    if given.newcomer is not None:
+        channel = LauncherChannel.open(given)
+        raise turned_away(channel, given.newcomer, "torch's process group takes no newcomers")
     place = {"rank": given.rank or 0, "world_size": given.world_size or 1}
     # Nobody asks this store for anything of another worker.
     dist.init_process_group(BACKEND, store=dist.HashStore(), **place)
@@ -90,6 +97,8 @@ class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
         if not self._future.done():
             assert self._complete is not None
             self._complete()
+        if not self._future.done():
+            raise RuntimeError("the backward pass that asked for this sum has failed")
         return True
 
     def is_completed(self) -> bool:
@@ -109,6 +118,20 @@ class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
         return self._result
 
 
+def _call(work: Callable[[], None]) -> None:
+    work()
+
+
+class Later(NamedTuple):
+    """A sum that waits for the end of a backward pass."""
+
+    operation: str
+    tensors: Tensors
+    call: Call
+    callback: weakref.ref[Callable[[], None]]
+    """What the pass calls at its end."""
+
+
 class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no types for it
     """All workers of a job. Each call is collective and blocks until it is complete."""
 
@@ -118,14 +141,12 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         self._size = size
         self._ends = collectives is None
         if collectives is None:
-            rounds = Rounds()
-            rounds.enter()
-            collectives = Collectives(rounds, size)
-            atexit.register(self.shutdown)
+            collectives = Collectives(Rounds().__enter__(), size)
+            atexit.register(self._end)
         self._process = os.getpid()
         self._collectives = collectives
-        self._later: list[tuple[str, Tensors, Call]] = []
-        """Sums that wait for the end of the backward pass."""
+        self._later: list[Later] = []
+        """Sums that wait for the end of a backward pass."""
         self._name = self._about = ""
 
     @property
@@ -161,11 +182,19 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         return self._about
 
     def shutdown(self) -> None:
-        """Leave together with all others, if this is the first group. Collective."""
+        """Leave together with all others, if this is the first group. Collective, unless an
+        exception is on its way through the script."""
+        self._leave(sys.exc_info()[1])
+
+    def _end(self) -> None:
+        """End with the script; the interpreter keeps the exception that has ended it, if any."""
+        self._leave(getattr(sys, "last_value", None))
+
+    def _leave(self, error: BaseException | None) -> None:
         if self._ends and os.getpid() == self._process:  # and not one that the script has forked
             self._ends = False
-            atexit.unregister(self.shutdown)
-            self.collectives.end()
+            atexit.unregister(self._end)
+            self.collectives.end(error)
 
     # Calls. Torch gives lists of tensors, of which most have one.
 
@@ -181,20 +210,21 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         if not (in_hook and _caller().startswith("torch.autograd")):
             self.collectives.reduce(tensors, operation)
             return Call(tensors)
+        call, callback = Call(tensors, self._catch_up), partial(_call, self._catch_up)
         # Each time, as passes may be nested: before DDP's own callback, which waits for the sums.
-        torch.autograd.Variable._execution_engine.queue_callback(self._catch_up)
-        call = Call(tensors, self._catch_up)
-        self._later.append((operation, tensors, call))
+        torch.autograd.Variable._execution_engine.queue_callback(callback)
+        self._later.append(Later(operation, tensors, call, weakref.ref(callback)))
         return call
 
     def _catch_up(self) -> None:
-        """Make the sums that wait, those of one operation together."""
-        later, self._later = self._later, []
-        for operation, calls in groupby(later, key=lambda one: one[0]):
+        """Make the sums that wait, those of one operation together. Those of a pass that has failed
+        are dropped: with it the callback is gone."""
+        later, self._later = [one for one in self._later if one.callback() is not None], []
+        for operation, calls in groupby(later, key=lambda one: one.operation):
             those = list(calls)
-            self._collectives.reduce([one for _, some, _ in those for one in some], operation)
-            for *_, call in those:
-                call.end()
+            self._collectives.reduce([one for some in those for one in some.tensors], operation)
+            for one in those:
+                one.call.end()
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
         """Do the same with several tensors."""

@@ -66,7 +66,7 @@ def _look_around(context: WorkerContext) -> Asks[None]:
     try:
         context.history.follow(Briefing.decode((yield Meet())))
     except PeersLost:
-        raise turned_away(context, _GONE) from None
+        raise turned_away(context.channel, context.fabric.me, _GONE) from None
 
 
 def _begin(
@@ -189,7 +189,7 @@ class JoiningWorker(Outsider[P]):
         try:
             briefing = Briefing.decode((yield Knock()))
         except PeersLost:
-            raise turned_away(self.context, _GONE) from None
+            raise turned_away(self.context.channel, self.me, _GONE) from None
         if (admission := briefing.admission) is None:  # the others have begun another training
             self.context.history.follow(briefing)
             self.training.batch = None
@@ -250,7 +250,8 @@ class JoiningWorker(Outsider[P]):
         said = self.training.position.answers.recall_of_turn(of)
         if said is None:
             raise turned_away(
-                self.context,
+                self.context.channel,
+                self.me,
                 f"its script calls {call} at step {self.training.progress.steps}, and the others' "
                 "did not; call it on what is equal on all workers, such as trainer.steps",
             )
@@ -266,7 +267,8 @@ class JoiningWorker(Outsider[P]):
     def _check_followed(self) -> None:
         if self.training.position.answers.lost:
             raise turned_away(
-                self.context,
+                self.context.channel,
+                self.me,
                 "its script has asked for more outside of batches(), by mean(), once(), gather() "
                 "and sum(), than is kept for newcomers; ask for less, or inside of batches()",
             )
@@ -297,17 +299,17 @@ class PastTraining(Outsider[P]):
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Raise Left: the value cannot be known."""
         yield from ()
-        raise turned_away(self.context, _UNKNOWN.format("once()"))
+        raise turned_away(self.context.channel, self.me, _UNKNOWN.format("once()"))
 
     def gather(self, mine: bytes) -> Asks[bytes]:
         """Raise Left: the values cannot be known."""
         yield from ()
-        raise turned_away(self.context, _UNKNOWN.format("gather()"))
+        raise turned_away(self.context.channel, self.me, _UNKNOWN.format("gather()"))
 
     def sum(self, mine: Summand) -> Asks[Summed]:
         """Raise Left: the sum cannot be known."""
         yield from ()
-        raise turned_away(self.context, _UNKNOWN.format("sum()"))
+        raise turned_away(self.context.channel, self.me, _UNKNOWN.format("sum()"))
 
     def finish(self) -> Asks[None]:
         """Close this training; the script goes on to the next one."""

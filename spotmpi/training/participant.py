@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from spotmpi.errors import Left
 from spotmpi.fabric import Steps as Asks
+from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
@@ -121,9 +122,9 @@ class Outsider(Generic[P]):
         yield from ()
 
 
-def turned_away(context: WorkerContext, what: str) -> Left:
+def turned_away(channel: LauncherChannel, me: WorkerId, what: str) -> Left:
     """Return an exception for a newcomer that cannot take part, and tell the launcher."""
-    why = f"worker {context.fabric.me} was not admitted: {what}"
-    context.channel.tell("withdrawn", why=why)
+    why = f"worker {me} was not admitted: {what}"
+    channel.tell("withdrawn", why=why)
     _LOG.info("%s", why)
     return Left(why)

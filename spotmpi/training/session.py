@@ -22,7 +22,7 @@ from spotmpi.rounds.summand import Summand
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.participant import Participant
 from spotmpi.training.round_runner import RoundRunner
-from spotmpi.training.script.answers import GATHERED, MOST_IN_TURN
+from spotmpi.training.script.answers import GATHERED
 from spotmpi.training.steps.quorum_watch import QuorumWatch
 from spotmpi.training.steps.step_round import StepRound
 from spotmpi.training.steps.worker_steps import RoundSteps
@@ -193,8 +193,9 @@ class Session:
         summed = SumRound(self._exchange.memory, mine)
         while summed.answer is None:
             yield from self._runner.perform(summed)
-        small = summed.answer.total.nbytes <= MOST_IN_TURN
-        self.training.position.remember(pack([*summed.answer]) if small else None, mine.known_by)
+        position, total = self.training.position, summed.answer.total
+        kept = pack([*summed.answer]) if position.answers.has_room(total.nbytes) else None
+        position.remember(kept, mine.known_by)
         return summed.answer
 
     def _come_together(self) -> Asks[None]:

@@ -4,7 +4,7 @@ over it."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
-from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.sim.faults import Arrival
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
-from tests.simulated import Final, Job, Result, bits, gradient, params
+from tests.rounds.asking import Asking, AskingOnly, check_resumed, parts_if_the_first_dies
+from tests.simulated import Final, bits, gradient, params
 from tests.test_member import agree, campaign, joined
 
 
@@ -44,53 +45,18 @@ def test_it_belongs_inside_the_block() -> None:
         one.gather(1)
 
 
-@dataclass(frozen=True)
-class Gathers(Job):
-    """A script that gathers values of another size from each worker, in its loops and outside.
+class Gathers(Asking):
+    """Values of another size from each worker."""
 
-    Some calls stand before a step and some behind it, together with things that are done once.
-    """
-
-    def script(self, worker: int) -> Final:
-        """What is gathered outside of a loop is the same for a worker that comes later."""
-        first, last = [], []
-        began, stopped = 0, False
-        trainer = spotmpi.Trainer(
-            params(worker), optimizer=self.optimizer(), strategy=SSGD(), seed=self.seed
-        )
-
-        def gather(what: str) -> list[int]:
-            found = trainer.gather({"what": what, "size": np.arange(worker), "all": bytes(worker)})
-            for one, value in found.items():
-                assert value["what"] == what
-                assert value["all"] == bytes(one)
-                assert value["size"].tolist() == [*range(one)]
-            return [*found]
-
-        def once(what: str) -> None:
-            assert trainer.once(lambda: what) == what
-
-        try:
-            with trainer:
-                first = gather("first")
-                for number in trainer.passes(self.passes):
-                    for batch in trainer.batches(self.samples, self.batch_size):
-                        rehearsal, steps = trainer.worker not in trainer.workers, trainer.steps
-                        if steps % 2 == 0:
-                            once("before")
-                        if steps % 3 == 0:
-                            assert (trainer.worker in gather("before")) != rehearsal
-                        trainer.step(gradient(trainer.params, batch))
-                        began = trainer.steps if rehearsal else began
-                        if trainer.steps % 3 == 1:
-                            assert trainer.worker in gather("behind")
-                        if trainer.steps % 4 == 0:
-                            once("behind")
-                    last = gather(f"after {number}")
-        except spotmpi.Stopped:
-            stopped = True
-        final = bits(trainer.params), trainer.steps, Counter[int](), ()
-        return Final(*final, stopped, tuple(map(float, [*first, -1, *last])), began)
+    def ask(self, trainer: Any, size: int) -> Sequence[int]:
+        """Gather them with something that is equal on all."""
+        me = trainer.worker
+        found = trainer.gather({"what": size, "size": np.arange(me), "all": bytes(me)})
+        for one, value in found.items():
+            assert value["what"] == size
+            assert value["all"] == bytes(one)
+            assert value["size"].tolist() == [*range(one)]
+        return [*found]
 
 
 def test_newcomers_are_told_what_the_others_were(tmp_path: Path) -> None:
@@ -105,32 +71,22 @@ def test_a_long_campaign(tmp_path: Path, first: int) -> None:
     assert len(joined(results)) > 100
 
 
-class Only(Job):
-    """A script that does nothing else."""
+class Only(AskingOnly):
+    """Values of other lengths."""
 
-    def script(self, worker: int) -> Final:
-        """Values of other lengths."""
-        trainer = spotmpi.Trainer(params(worker), optimizer=self.optimizer(), strategy=SSGD())
-        with trainer:
-            for length in (3, 5):
-                found = trainer.gather(bytes([worker]) * (length + worker))
-                assert found == {one: bytes([one]) * (length + one) for one in found}
-        return Final(b"", 0, Counter(), (), False, tuple(map(float, found)), 0)
+    def ask(self, trainer: Any, worker: int) -> Sequence[int]:
+        """Of another number in each call."""
+        for length in (3, 5):
+            found = trainer.gather(bytes([worker]) * (length + worker))
+            assert found == {one: bytes([one]) * (length + one) for one in found}
+        return [*found]
 
 
 @pytest.mark.parametrize("seed", [2, 5])
 def test_the_first_worker_dies_at_any_event_of_it(tmp_path: Path, seed: int) -> None:
     """Then all others have other places in the table, also in one that is tried again, be it in
     place or not."""
-    job = Only(tmp_path, workers=4, seed=seed)
-    seen = set()
-    for at in range(0, job.run().events, 3):
-        folder = tmp_path / f"{at}"
-        folder.mkdir()
-        finals = replace(job, folder=folder, kills=[Kill(0, at)]).run().finals
-        assert {1, 2, 3} <= finals.keys()
-        assert len({finals[worker].means for worker in (1, 2, 3)}) == 1
-        seen.add(finals[1].means)
+    seen = parts_if_the_first_dies(Only(tmp_path, workers=4, seed=seed), 3)
     assert seen == {(0, 1, 2, 3), (1, 2, 3)}
 
 
@@ -156,16 +112,4 @@ def test_a_newcomer_gets_no_value_that_belongs_to_another_call(tmp_path: Path) -
 
 
 def test_a_resumed_job_gets_the_values_of_then(tmp_path: Path) -> None:
-    """Outside of loops, whichever workers it has now."""
-    environ = {"SPOTMPI_CHECKPOINT": str(tmp_path / "kept")}
-    first = Gathers(tmp_path, 3, samples=90, environ=environ)
-    notices = [LeaveNotice(worker, 150) for worker in range(3)]
-    stopped: Result = replace(first, notices=notices).run()
-    assert all(final.stopped for final in stopped.finals.values())
-    again = replace(first, workers=5, environ={**environ, "SPOTMPI_RESUME": "1"})
-    again = replace(again, folder=tmp_path / "again")
-    again.folder.mkdir()
-    finals = again.run().finals
-    assert finals.keys() == {*range(5)}
-    assert len({final.means for final in finals.values()}) == 1
-    assert finals[0].means == (0, 1, 2, -1, *range(5))
+    check_resumed(Gathers, tmp_path)

@@ -184,7 +184,7 @@ def test_a_value_too_large_to_be_told_in_a_step_keeps_newcomers_for_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """They begin in a step before which nothing was done once."""
-    monkeypatch.setattr(answers, "MOST_IN_TURN", most)
+    monkeypatch.setattr(answers, "_MOST_IN_TURN", most)
     asked = []
     for at in range(60, 160, 20):
         folder = tmp_path / f"{at}"

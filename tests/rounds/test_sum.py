@@ -4,7 +4,7 @@ leave over it."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import ReplicaMismatch, UsageError
-from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.sim.faults import Arrival
 from spotmpi.optimizers import SGD
 from spotmpi.rounds import memory
 from spotmpi.strategies import SSGD
-from tests.simulated import Final, Job, Result, bits, gradient, params
+from tests.rounds.asking import Asking, AskingOnly, check_resumed, parts_if_the_first_dies
+from tests.simulated import Final, Job, bits, gradient, params
 from tests.test_member import agree, campaign, joined
 
 
@@ -63,48 +64,17 @@ def test_it_belongs_inside_the_block() -> None:
         one.sum(np.ones(1))
 
 
-@dataclass(frozen=True)
-class Sums(Job):
-    """A script that sums arrays of several sizes and types, in its loops and outside.
+class Sums(Asking):
+    """Each worker brings a power of two, so the sum says whose are in it."""
 
-    Each worker brings a power of two, so the sum says whose are in it. Some calls stand before a
-    step and some behind it, together with things that are done once.
-    """
-
-    def script(self, worker: int) -> Final:
-        """What is summed outside of a loop is the same for a worker that comes later."""
-        first, last = (), ()
-        began, stopped = 0, False
-        trainer = spotmpi.Trainer(
-            params(worker), optimizer=self.optimizer(), strategy=SSGD(), seed=self.seed
-        )
-
-        def total(size: int, dtype: str = "float32") -> tuple[int, ...]:
-            found, workers = trainer.sum({"all": np.full((size, 2), 2.0**worker, dtype)})
+    def ask(self, trainer: Any, size: int) -> Sequence[int]:
+        """Sum arrays of this size, of float32, and then of float64 in every second size."""
+        for dtype in ("float32", "float64")[: 1 + size % 2]:
+            mine = np.full((size, 2), 2.0**trainer.worker, dtype)
+            found, workers = trainer.sum({"all": mine})
             assert found["all"].dtype == dtype
             assert set(found["all"].flat) == {sum(2.0**one for one in workers)}
-            return workers
-
-        try:
-            with trainer:
-                first = total(3)
-                for number in trainer.passes(self.passes):
-                    for batch in trainer.batches(self.samples, self.batch_size):
-                        rehearsal, steps = trainer.worker not in trainer.workers, trainer.steps
-                        if steps % 2 == 0:
-                            assert trainer.once(lambda: "before") == "before"
-                        if steps % 3 == 0:
-                            assert (trainer.worker in total(steps + 1)) != rehearsal
-                            total(2, "float64")
-                        trainer.step(gradient(trainer.params, batch))
-                        began = trainer.steps if rehearsal else began
-                        if trainer.steps % 3 == 1:
-                            assert trainer.worker in total(5, "float64")
-                    last = total(1 + number)
-        except spotmpi.Stopped:
-            stopped = True
-        final = bits(trainer.params), trainer.steps, Counter[int](), ()
-        return Final(*final, stopped, tuple(map(float, [*first, -1, *last])), began)
+        return workers
 
 
 def test_newcomers_are_told_what_the_others_were(tmp_path: Path) -> None:
@@ -119,34 +89,23 @@ def test_a_long_campaign(tmp_path: Path, first: int) -> None:
     assert len(joined(results)) > 100
 
 
-class Only(Job):
-    """A script that does nothing else, and asks for more sums than memory is kept of."""
+class Only(AskingOnly):
+    """More sums than memory is kept of."""
 
-    def script(self, worker: int) -> Final:
+    def ask(self, trainer: Any, worker: int) -> Sequence[int]:
         """Some sizes often: a sum stays as it is while the next ones are made."""
         kept = []
-        trainer = spotmpi.Trainer(params(worker), optimizer=self.optimizer(), strategy=SSGD())
-        with trainer:
-            for size in (1, 2, 2, 2, 2, 3, 4, 5, 1):
-                total, workers = trainer.sum(np.full(size, 2.0**worker))
-                kept.append((total, {sum(2.0**one for one in workers)}))
-            assert all(set(total.flat) == due for total, due in kept)
-        return Final(b"", 0, Counter(), (), False, tuple(map(float, workers)), 0)
+        for size in (1, 2, 2, 2, 2, 3, 4, 5, 1):
+            total, workers = trainer.sum(np.full(size, 2.0**worker))
+            kept.append((total, {sum(2.0**one for one in workers)}))
+        assert all(set(total.flat) == due for total, due in kept)
+        return workers
 
 
 @pytest.mark.parametrize("seed", [2, 5])
 def test_the_first_worker_dies_at_any_event_of_it(tmp_path: Path, seed: int) -> None:
     """Then it is in the sums of all others or of none, be they made in place or not."""
-    job = Only(tmp_path, workers=4, seed=seed)
-    seen = set()
-    for at in range(0, job.run().events, 9):
-        folder = tmp_path / f"{at}"
-        folder.mkdir()
-        finals = replace(job, folder=folder, kills=[Kill(0, at)]).run().finals
-        assert {1, 2, 3} <= finals.keys()
-        assert len({finals[worker].means for worker in (1, 2, 3)}) == 1
-        seen.add(finals[1].means)
-    assert (1, 2, 3) in seen
+    assert (1, 2, 3) in parts_if_the_first_dies(Only(tmp_path, workers=4, seed=seed), 9)
 
 
 def test_memory_of_the_last_sums_is_kept_and_no_more(
@@ -184,27 +143,13 @@ class Other(Job):
 
 
 def test_workers_that_sum_other_arrays_are_told(tmp_path: Path) -> None:
-    said = (
-        r"workers called trainer.sum\(\) with different arrays, this one with an array of float64"
-    )
+    said = r"workers summed different arrays, this one an array of float64"
     with pytest.raises(ReplicaMismatch, match=said):
         Other(tmp_path, 3).run()
 
 
 def test_a_resumed_job_gets_the_sums_of_then(tmp_path: Path) -> None:
-    """Outside of loops, whichever workers it has now."""
-    environ = {"SPOTMPI_CHECKPOINT": str(tmp_path / "kept")}
-    first = Sums(tmp_path, 3, samples=90, environ=environ)
-    notices = [LeaveNotice(worker, 150) for worker in range(3)]
-    stopped: Result = replace(first, notices=notices).run()
-    assert all(final.stopped for final in stopped.finals.values())
-    again = replace(first, workers=5, environ={**environ, "SPOTMPI_RESUME": "1"})
-    again = replace(again, folder=tmp_path / "again")
-    again.folder.mkdir()
-    finals = again.run().finals
-    assert finals.keys() == {*range(5)}
-    assert len({final.means for final in finals.values()}) == 1
-    assert finals[0].means == (0, 1, 2, -1, *range(5))
+    check_resumed(Sums, tmp_path)
 
 
 class Large(Job):

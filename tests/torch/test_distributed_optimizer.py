@@ -136,10 +136,11 @@ class Tied(torch.nn.Module):
         return self.second(self.first(self.rows(at))).square().mean()
 
 
-def test_shared_sparse_and_unused_parameters() -> None:
+@pytest.mark.parametrize("overlap", [False, True], ids=["whole", "overlap"])
+def test_shared_sparse_and_unused_parameters(overlap: bool) -> None:
     plain, trained = Tied(), Tied()
     usual, inner = O.SGD(plain.parameters(), lr=0.1), O.SGD(trained.parameters(), lr=0.1)
-    with DistributedOptimizer(inner, module=trained) as opt:
+    with DistributedOptimizer(inner, module=trained, overlap=overlap) as opt:
         assert len(opt._moved) == 5
         for batch in opt.batches(7, batch_size=2, passes=2):
             trained(torch.from_numpy(batch)).backward()

@@ -14,7 +14,6 @@ from spotmpi.strategies import named  # noqa: E402
 from spotmpi.torch import DistributedOptimizer  # noqa: E402
 from tests.torch.test_distributed_optimizer import (  # noqa: E402
     O,
-    Tied,
     differ,
     loss_of,
     module,
@@ -70,19 +69,6 @@ def test_parts_of_a_batch_are_added_up_first() -> None:
             loss_of(plain, batch).backward()
             usual.step()
     assert differ(plain, trained) < 1e-5
-
-
-def test_shared_sparse_and_unused_parameters() -> None:
-    plain, trained = Tied(), Tied()
-    usual, inner = O.SGD(plain.parameters(), lr=0.1), O.SGD(trained.parameters(), lr=0.1)
-    with DistributedOptimizer(inner, module=trained, overlap=True) as opt:
-        for batch in opt.batches(7, batch_size=2, passes=2):
-            trained(torch.from_numpy(batch)).backward()
-            opt.step()
-            usual.zero_grad()
-            plain(torch.from_numpy(batch)).backward()
-            usual.step()
-    assert differ(plain, trained) < 1e-6
 
 
 def test_gradients_may_lie_anywhere() -> None:

@@ -22,8 +22,11 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import spotmpi.torch  # noqa: E402
 from spotmpi.errors import UsageError  # noqa: E402
+from spotmpi.settings import TORCH_PROCESS  # noqa: E402
 from spotmpi.torch import process_group  # noqa: E402
-from spotmpi.torch_autoload import MARK, autoload  # noqa: E402
+from spotmpi.torch_autoload import autoload  # noqa: E402
+from tests.launch.asking import folder_of  # noqa: E402
+from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import Running  # noqa: E402
 from tests.torch.test_distributed_optimizer import O, differ, loss_of, module  # noqa: E402
 
@@ -62,7 +65,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
     for there in (dist, dist.distributed_c10d):
         monkeypatch.setattr(there, "init_process_group", usual)
-    for name, value in {"RANK": "1", "WORLD_SIZE": "4", MARK: str(os.getpid())}.items():
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4", TORCH_PROCESS: str(os.getpid())}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(process_group, "init_process_group", lambda: asked.append("spotmpi"))
 
@@ -100,6 +103,23 @@ def test_another_group_is_torch_s(replaced: Any, how: Any, known: Any) -> None:
     assert replaced(*how, **known) == "torch"
 
 
+def test_another_group_of_all_is_the_job_as_well(
+    alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch would wait for the others in a place that they do not know."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", TORCH_PROCESS: str(os.getpid())}.items():
+        monkeypatch.setenv(name, value)
+    for name, there in list(sys.modules.items()):  # which `autoload` changes for good
+        if name.startswith("torch.distributed"):
+            for function in ("init_process_group", "new_group"):
+                if function in vars(there):
+                    monkeypatch.setattr(there, function, vars(there)[function])
+    autoload()
+    group = dist.new_group(backend="gloo")
+    assert dist.get_backend(group) == "spotmpi"
+    assert dist.device_mesh.init_process_group is dist.init_process_group
+
+
 def test_where_there_is_a_gpu_torch_chooses(replaced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert replaced() == "torch"
@@ -111,9 +131,9 @@ def test_a_process_that_is_no_worker_is_left_alone(
     replaced: Any, monkeypatch: pytest.MonkeyPatch, process: str | None
 ) -> None:
     """A child of one has its variables, too."""
-    monkeypatch.delenv(MARK)
+    monkeypatch.delenv(TORCH_PROCESS)
     if process is not None:
-        monkeypatch.setenv(MARK, process)
+        monkeypatch.setenv(TORCH_PROCESS, process)
     assert replaced("gloo") == "torch"
 
 
@@ -193,6 +213,33 @@ def test_other_ways_of_ddp_come_to_their_end(alone: Any, how: str) -> None:
             wrapped(torch.randn(4, 64, requires_grad=True)).sum().backward()
 
 
+def test_a_pass_that_fails_leaves_no_sum_behind(
+    alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = module(), module()
+    parallel = torch.nn.parallel.DistributedDataParallel
+    broken, whole = parallel(first, bucket_cap_mb=1e-4), parallel(second, bucket_cap_mb=1e-4)
+    for _ in range(2):
+        loss_of(broken, range(8)).backward()
+        loss_of(whole, range(8)).backward()
+
+    def fail(_grad: torch.Tensor) -> None:
+        raise ValueError("planted")
+
+    with first[0].weight.register_hook(fail), pytest.raises(ValueError, match="planted"):
+        loss_of(broken, range(8)).backward()
+    (left,) = alone._later
+    asked: list[int] = []
+    reduce = alone._collectives.reduce
+    monkeypatch.setattr(
+        alone._collectives, "reduce", lambda them, how: (asked.append(len(them)), reduce(them, how))
+    )
+    loss_of(whole, range(8)).backward()
+    assert asked == [2]
+    with pytest.raises(RuntimeError, match="the backward pass that asked for this sum has failed"):
+        left.call.wait()
+
+
 def test_a_sum_that_a_hook_asks_for_is_made_there(alone: Any) -> None:
     trained, seen = module(), []
 
@@ -210,8 +257,10 @@ def test_a_sum_that_a_hook_asks_for_is_made_there(alone: Any) -> None:
 
 def run(folder: Path, *words: object, workers: int = 4) -> Running:
     """A job, to its end."""
-    start = sys.executable, "-m", "spotmpi", "run", "-n", workers, *words
-    running = Running(list(map(str, start)), folder, environ=os.environ | {"OMP_NUM_THREADS": "1"})
+    command = sys.executable, "-m", "spotmpi", "run", "-n", workers, *words
+    running = Running(
+        list(map(str, command)), folder, environ=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     try:
         running.wait()
     finally:
@@ -273,14 +322,62 @@ def test_with_torch_off_a_script_makes_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("how", ["raise ValueError('planted')", "raise SystemExit(3)"])
-def test_a_script_that_fails_ends_the_job(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("last", ["pass", "dist.destroy_process_group()"])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raise ValueError('planted')", "ValueError: planted"),
+        ("raise SystemExit(3)", "worker 1 on localhost ended with code 3"),
+    ],
+)
+def test_a_script_that_fails_ends_the_job(tmp_path: Path, how: str, said: str, last: str) -> None:
     (tmp_path / "fails.py").write_text(
         "import spotmpi.torch, torch, torch.distributed as dist\n"
         "spotmpi.torch.init_process_group()\n"
-        "for step in range(100):\n"
-        f"    if step == 5 and dist.get_rank() == 1: {how}\n"
-        "    dist.all_reduce(torch.ones(3))\n"
+        "try:\n"
+        "    for step in range(100):\n"
+        f"        if step == 5 and dist.get_rank() == 1: {how}\n"
+        "        dist.all_reduce(torch.ones(3))\n"
+        f"finally: {last}\n"
     )
     running = run(tmp_path, "fails.py", workers=3)
     assert running.wait() in (1, 3), running.output
+    assert said in running.output
+    assert "LeftAlone" not in running.output
+
+
+LONG = """
+import os, signal, sys, torch, torch.distributed as dist
+dist.init_process_group()
+done, kills = torch.zeros(1), "kill" in sys.argv
+while not done:
+    if kills and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("GOES ON", flush=True)
+    done = torch.tensor(float(os.path.exists("enough")))
+    dist.all_reduce(done, op=dist.ReduceOp.MAX)
+print("FINAL", dist.get_rank(), flush=True)
+"""
+
+
+@pytest.mark.matrix
+def test_a_worker_that_is_told_to_leave_ends(start: Any, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "long.py").write_text(LONG)
+    running = start("run", "-n", 3, "long.py")
+    running.until("GOES ON", 30)
+    assert start("shrink", "--worker", 1, "--job", folder_of(running).name).wait() == 0
+    (tmp_path / "enough").touch()
+    assert running.wait() == 0, running.output
+    assert running.output.count("FINAL") == 2
+    assert "2 workers finished, 1 left" in running.output
+
+
+@pytest.mark.matrix
+def test_a_worker_that_comes_later_is_turned_away(start: Any, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "long.py").write_text(LONG)
+    running = start("run", "-n", 3, "--replace", "long.py", "kill")
+    running.until("torch's process group takes no newcomers")
+    (tmp_path / "enough").touch()
+    assert running.wait() == 0, running.output
+    assert running.output.count("FINAL") == 2
+    assert "Traceback" not in running.output

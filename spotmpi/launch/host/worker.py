@@ -22,7 +22,7 @@ from spotmpi.errors import EXIT_REQUEUE, ScriptError, UsageError
 from spotmpi.launch.host import crashes
 from spotmpi.launch.start.program import AS_MODULE, Program
 from spotmpi.launcher_channel import LauncherChannel
-from spotmpi.settings import Settings
+from spotmpi.settings import TORCH_PROCESS, Settings
 
 __all__ = ["TASK", "main"]
 
@@ -81,14 +81,17 @@ def main(folder: Path, channel: int, report: int) -> NoReturn:
 
 def _for_torch(given: Settings, process: int) -> dict[str, str]:
     """Return what torchrun would tell this worker. The rest, of its host, its agent has told it."""
-    if not given.torch or given.rank is None:
+    if not given.torch:
         return {}
+    rank, size = given.rank or 0, given.world_size or 1
+    if given.newcomer is not None:  # so that its script comes to where it is turned away
+        rank, size = given.newcomer, given.newcomer + 1
     return {
-        "RANK": f"{given.rank}",
-        "WORLD_SIZE": f"{given.world_size}",
+        "RANK": f"{rank}",
+        "WORLD_SIZE": f"{size}",
         "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),  # the job does not ask there
         "MASTER_PORT": os.environ.get("MASTER_PORT", "29500"),
-        "SPOTMPI_TORCH_PROCESS": f"{process}",  # as `spotmpi.torch_autoload` reads it
+        TORCH_PROCESS: f"{process}",
     }
 
 
@@ -130,12 +133,14 @@ def _run(program: Program, channel: LauncherChannel) -> int:
         else:
             runpy.run_path(program.name, run_name="__main__")
     except SystemExit as leaving:
+        sys.last_value = leaving  # as the interpreter keeps other exceptions for exit functions
         if leaving.code is None or isinstance(leaving.code, int):
             return (leaving.code or 0) & 0xFF
         failure = f"{leaving.code}\n"  # sys.exit("a message")
     except KeyboardInterrupt:
         return 130
     except BaseException as error:  # noqa: BLE001 - whatever a script raises is told
+        sys.last_value = error
         failure = describe(error)
         _LOG.info("the script raised %r", error)
     else:

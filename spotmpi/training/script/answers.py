@@ -27,7 +27,7 @@ _MOST = 16384
 TOO_LARGE = b""
 """Stands for a value of `once` for which there is no room."""
 
-MOST_IN_TURN = 1 << 20
+_MOST_IN_TURN = 1 << 20
 """Bytes of values of `once`, `gather` and `sum`, in front of a step, that newcomers can be told."""
 
 
@@ -50,6 +50,10 @@ class Answers:
         """True if one of those is too large to be kept."""
         self.asked = False
         """True if something was asked since the last step, in a loop or where steps are loose."""
+
+    def has_room(self, size: int) -> bool:
+        """Return True if a newcomer may be told an answer of this size, in bytes."""
+        return not self.lost and size <= _MOST_IN_TURN
 
     def keep(self, answer: Answer | None, of: Of, opened: int) -> bool:
         """Keep an answer given after ``opened`` batches; None: one that is too large. Return False
@@ -112,7 +116,7 @@ class Answers:
     @property
     def tellable(self) -> bool:
         """True if a newcomer can be told all that it needs for its first batch."""
-        return not self._large and sum(len(one) for _, one in self._turn) <= MOST_IN_TURN
+        return not self._large and sum(len(one) for _, one in self._turn) <= _MOST_IN_TURN
 
     def stepped(self) -> None:
         """Note that a step is over."""
