@@ -33,9 +33,11 @@ class Rounds(Group[Any]):
     def __init__(self) -> None:
         super().__init__([np.zeros(1, np.float32)])
 
-    def add_up(self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int) -> None:
+    def add_up(
+        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int
+    ) -> tuple[int, ...]:
         """Write the mean of all workers' tensors into these, ``times`` this number. ``kind``: the
-        type in which they are summed."""
+        type in which they are summed. Returns the workers that brought something."""
         mine = Summand.of([one.detach().to("cpu", kind).contiguous().numpy() for one in tensors])
         total, workers = self._run(self._connected("sum()").sum(mine))
         for one, there in zip(tensors, mine.result(total), strict=True):
@@ -43,6 +45,7 @@ class Rounds(Group[Any]):
             if times != len(workers):  # by no quotient, so that whole numbers stay whole
                 found = (found * times).div_(len(workers))
             one.detach().copy_(found)
+        return workers
 
     def exchange(self, value: Any) -> dict[int, Any]:
         """Return each worker's value, by worker. It is asked for in each run of a script, also in
@@ -61,11 +64,9 @@ class Collectives:
         """``group``: it has begun. ``size``: workers at the start."""
         self._group = group
         self._size = size
-
-    @property
-    def alive(self) -> tuple[int, ...]:
-        """Ranks of the workers that live, as of the last call. Local."""
-        return self._group.workers
+        self.alive = tuple(range(size))
+        """Ranks of the workers that live: those with a part in the last call. They are the same on
+        all, which the membership is not: a worker may hear of a loss one call later than others."""
 
     def end(self, error: BaseException | None) -> None:
         """Leave together with all others, unless this worker has left them already. ``error``: what
@@ -75,7 +76,12 @@ class Collectives:
 
     def meet(self) -> None:
         """Return when all have called it."""
-        self._group.exchange(None)
+        self._exchange(None)
+
+    def _exchange(self, value: Any) -> dict[int, Any]:
+        found = self._group.exchange(value)
+        self.alive = tuple(sorted(found))
+        return found
 
     def reduce(self, tensors: Sequence[torch.Tensor], operation: str) -> None:
         """Write into each tensor the sum of all workers' tensors, or what the operation says.
@@ -88,7 +94,8 @@ class Collectives:
         if operation in ("SUM", "AVG"):
             for kind in dict.fromkeys(map(_summed_as, floats)):
                 alike = [one for one in floats if _summed_as(one) is kind]
-                self._group.add_up(alike, kind, 1 if operation == "AVG" else self._size)
+                times = 1 if operation == "AVG" else self._size
+                self.alive = self._group.add_up(alike, kind, times)
         elif operation not in _FOLDS:
             raise UsageError(f"spotmpi has no operation {operation} for tensors")
         for one in tensors:
@@ -114,7 +121,7 @@ class Collectives:
                     )
                 source = self.alive[0]
             mine = [_bytes_of(one) for one in tensors] if self._group.worker == source else None
-            found = self._group.exchange(mine)
+            found = self._exchange(mine)
         for one, there in zip(tensors, found[source], strict=True):
             one.detach().copy_(_like(one, there))
 
@@ -125,7 +132,7 @@ class Collectives:
 
     def gather_lists(self, mine: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         """Return each worker's tensors, by rank, likewise. They may be of other sizes on each."""
-        found = self._group.exchange([(_bytes_of(one), list(one.shape)) for one in mine])
+        found = self._exchange([(_bytes_of(one), list(one.shape)) for one in mine])
         return self._filled(
             {
                 rank: [_tensor(there, mine[0].dtype, shape) for there, shape in some]
@@ -134,7 +141,7 @@ class Collectives:
         )
 
     def _values(self, mine: torch.Tensor) -> dict[int, torch.Tensor]:
-        found = self._group.exchange(_bytes_of(mine))
+        found = self._exchange(_bytes_of(mine))
         return {rank: _like(mine, there) for rank, there in found.items()}
 
     def _filled(self, found: Mapping[int, Any]) -> list[Any]:

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
 from spotmpi.errors import PeersLost, UsageError  # noqa: E402
+from spotmpi.fabric.sim.faults import Kill  # noqa: E402
 from spotmpi.torch.collectives import Collectives, Rounds  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import Final, Job, Result, deaths  # noqa: E402
@@ -76,6 +77,35 @@ def test_all_see_the_same_whoever_dies(tmp_path: Path, workers: int) -> None:
     )
     assert any(result.finals for result in results)
     assert any(len(result.finals) < workers for result in results)
+
+
+class Lost(Job):
+    """A script that asks for the tensors of a worker that may be lost by then."""
+
+    def script(self, worker: int) -> Final:
+        """Return what came of it."""
+        with Rounds() as rounds:
+            calls = Collectives(rounds, self.workers)
+            calls.meet()
+            there = torch.full((), float(worker))
+            try:
+                calls.broadcast([there], 1)
+            except PeersLost:
+                there.fill_(-1)
+            calls.reduce([torch.zeros(1)], "SUM")
+        return Final(b"", 0, Counter(), (), False, (there.item(),), 0)
+
+
+def test_all_say_that_a_worker_is_lost_or_none(tmp_path: Path) -> None:
+    """It dies at each event, some of which only a part of the others hears of in that call."""
+    results = simulated.campaign(
+        Lost(tmp_path / "calm", 4),
+        range(300),
+        lambda events, seed: {"kills": (Kill(1, 1 + seed % events),)},
+        agree,
+    )
+    seen = Counter(result.finals[0].means[0] for result in results if 0 in result.finals)
+    assert seen[1.0] > 10 < seen[-1.0]
 
 
 @pytest.mark.campaign
