@@ -292,7 +292,7 @@ def _alloc_pinned_memory(size: int) -> _Pinned:
 
 
 def _pinned_at(address: int, size: int) -> None:
-    if not any(at <= address and address + size <= at + its for at, its in _PINNED.items()):
+    if not any(at <= address and address + size <= at + its for at, its in [*_PINNED.items()]):
         raise AssertionError("copies beside the worker need pinned memory of the host")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from spotmpi.bench.measuring.sums import summed
-from spotmpi.fabric import Part, Rebuild, Revoke, retired
+from spotmpi.fabric import Depart, Part, Rebuild, Revoke, retired
 from spotmpi.fabric.mpi.calls import MPI
 from spotmpi.fabric.mpi.fabric import MpiFabric
 
@@ -42,5 +42,7 @@ for number in range(generations):
 total = np.ones(100)
 fabric.run(summed([Part(total, total)]))
 assert total[0] == len(members)
+assert fabric.perform(Rebuild(members)).sealed  # so that nobody ends while others still sum
+fabric.perform(Depart())
 print("GREW", round((size() - before) / (generations - 1 - first), 2), flush=True)
 os._exit(0)

@@ -65,7 +65,7 @@ ELSEWHERE = """
 import os, sys
 import numpy as np
 from spotmpi.bench.measuring.sums import summed
-from spotmpi.fabric import Shape, Share
+from spotmpi.fabric import Depart, Rebuild, Shape, Share
 from spotmpi.fabric.mpi import fabric as mpi
 from tests.boxed import BOXED, boxes, unbox
 from tests.fabric.planes import PLANES
@@ -81,6 +81,8 @@ with boxes():
     BOXED.fill(arena.results[0], fabric.me)
     fabric.perform(Share(2, arena.results))
     print("SHARED", *unbox(arena.results[0]).tolist(), flush=True)
+assert fabric.perform(Rebuild(frozenset(range(3)))).sealed  # nobody ends while others still share
+fabric.perform(Depart())
 os._exit(0)
 """
 
