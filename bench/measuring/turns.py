@@ -43,6 +43,7 @@ def together(comm: Any) -> Clock:
 
 def block(clock: Clock, step: Step, seconds: float, most: int) -> int:
     """How many steps take about so many seconds, 1 to ``most``."""
+    clock(step, 1)  # which loads what it needs
     return min(most, max(1, round(seconds / clock(step, _WARM_UP))))
 
 

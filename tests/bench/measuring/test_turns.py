@@ -53,7 +53,12 @@ def test_sides_are_compared_in_blocks_of_one_length() -> None:
 
     found = turns.compare(clock, 3, {"quick": quick, "slow": slow}, 0.05, 200)
     assert found == {"quick": [0.001] * 3, "slow": [0.01] * 3}
-    assert sorted(ran[2:]) == [5] * 3 + [50] * 3  # the first two say how long a step takes
+    assert sorted(ran[4:]) == [5] * 3 + [50] * 3  # those before say how long a step takes
+
+
+def test_what_the_first_step_loads_makes_no_block_shorter() -> None:
+    took = iter([5.0, 0.001])
+    assert turns.block(lambda step, steps: next(took), lambda: None, 0.05, 200) == 50
 
 
 def test_the_clock_runs_as_many_steps_as_it_is_told() -> None:
