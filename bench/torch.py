@@ -1,7 +1,8 @@
 """``spotmpi bench torch``: what a step of a PyTorch script takes, beside gloo's DDP and none.
 
-The same script three times: without any communication, with `DistributedOptimizer`, and with
-PyTorch's `DistributedDataParallel` over gloo. Blocks of steps take turns inside one job.
+The same script three times: without any communication, with `DistributedOptimizer` or
+`DistributedDataParallel` over spotmpi, and with `DistributedDataParallel` over gloo. Blocks of
+steps take turns inside one job.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from spotmpi.launch.start import temporary_job
 __all__ = ["Measured", "add_arguments", "main"]
 
 _WORKERS, _PARAMS, _TURNS = (2, 4, 8), (1_000_000, 25_600_000), 9
+_WAYS = "optimizer", "overlap", "ddp"
 _OF_GLOO, _AT_LARGE, _LARGE = 1.0, 0.6, 25_000_000
 """A step takes at most so many times that of gloo's DDP, and with so many parameters fewer."""
 _LIMIT, _SLOWEST = 90.0, 4e-7
@@ -57,9 +59,8 @@ class Measured:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
-        "Measure what a step of a PyTorch script takes: by itself, with "
-        "spotmpi.torch.DistributedOptimizer, and with DistributedDataParallel over gloo. The "
-        "optimizer is AdamW. Needs torch."
+        "Measure what a step of a PyTorch script takes: by itself, with spotmpi, and with "
+        "DistributedDataParallel over gloo. The optimizer is AdamW. Needs torch."
     )
     parser.epilog = (
         "example: spotmpi bench torch --workers 2 4 --params 1000000\n\nAbout 8 minutes."
@@ -69,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--params", type=int, nargs="+", metavar="N", default=_PARAMS,
         help="sizes of the module, in float32 (1 M, 25.6 M)")  # fmt: skip
     add("--gpu", action="store_true", help="modules of all workers are on one GPU")
-    add("--overlap", action="store_true", help="gradients are given while others are computed")
+    add("--by", choices=_WAYS, default=_WAYS[0],
+        help="spotmpi's side: DistributedOptimizer, the same with overlap=True, or "
+        "DistributedDataParallel over spotmpi (optimizer)")  # fmt: skip
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
@@ -80,11 +83,11 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
     if min(*options.workers, *options.params, options.turns) < 1:
         raise UsageError("--workers, --params and --turns take numbers of at least 1")
-    if options.gpu and options.overlap:
-        raise UsageError("--overlap is for modules in memory of the host: leave out --gpu")
+    if options.gpu and options.by == "overlap":
+        raise UsageError("--by overlap is for modules in memory of the host: leave out --gpu")
     if options.gpu and not gloo.sees_devices():
         raise UsageError("--gpu: torch finds no GPU here")
-    report = Report("torch", options.json, gpu=options.gpu)
+    report = Report("torch", options.json, gpu=options.gpu, by=options.by)
     print("workers  floats |    alone   spotmpi  gloo, ms | times gloo's (95 % interval)")
     with temporary_job.ended_by_signals():
         for workers, params, job in report.with_room(options.workers, options.params, needed):
@@ -116,7 +119,7 @@ def to_json(found: Measured) -> dict[str, Any]:
 def _measure(workers: int, params: int, options: argparse.Namespace) -> Measured:
     """One job. Leaves nothing behind."""
     limit = _LIMIT + 4 * workers + _SLOWEST * params * workers * (options.turns + 3)
-    device, overlap = "cuda" if options.gpu else "cpu", "overlap" if options.overlap else "whole"
-    program = [str(options.turns), str(params), device, overlap]
+    device = "cuda" if options.gpu else "cpu"
+    program = [str(options.turns), str(params), device, options.by]
     times = launching.times_of(workers, "torch_stepping.py", program, limit)
     return Measured(workers, params, times)

@@ -15,7 +15,7 @@ from spotmpi.settings import TORCH_PROCESS
 
 __all__ = ["autoload"]
 
-_TAKEN = (None, "gloo", "cpu:gloo", "spotmpi")
+_TAKEN = (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo", "spotmpi")
 """Backends of torch in whose place the job is."""
 
 
@@ -69,7 +69,4 @@ def _is_worker() -> bool:
 
 
 def _is_taken(backend: Any) -> bool:
-    """Return True if the job takes the place of this backend. Without a name torch chooses NCCL
-    where there is a GPU, whose tensors are not ours."""
-    name = backend.lower() if isinstance(backend, str) else backend
-    return name in _TAKEN and not (name is None and sys.modules["torch"].cuda.is_available())
+    return (backend.lower() if isinstance(backend, str) else backend) in _TAKEN

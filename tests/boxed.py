@@ -95,6 +95,9 @@ class _BoxedBackend(Backend):
     def fill(self, array: Array, value: float) -> None:
         unbox(array)[...] = value
 
+    def converted(self, array: Array, dtype: str) -> Array:
+        return box(unbox(array).astype(dtype))
+
     def to_host(self, array: Array) -> np.ndarray:
         return unbox(array).copy()
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.errors import UsageError
+from spotmpi.errors import ReplicaMismatch, UsageError
 from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import LAMB, SGD, Adam, Momentum, Optimizer
 from spotmpi.replay import replay, steps
@@ -25,8 +25,10 @@ from spotmpi.training.keeping import checkpoint_file
 from tests import fake_cupy as cupy
 from tests.boxed import Boxed, box, boxed_all, boxes, unbox, unboxed_all
 from tests.chaos.others import STRATEGIES
+from tests.rounds.asking import AskingOnly
+from tests.rounds.test_sum import Sums
 from tests.simulated import Job, Model, Result, bits, check, gradient, params
-from tests.test_member import Changes, joined, left
+from tests.test_member import Changes, agree, campaign, joined, left
 
 
 def boxed_gradient(params: dict[str, Any], samples: np.ndarray) -> dict[str, Any]:
@@ -246,6 +248,32 @@ def test_a_mean_of_an_array_that_is_elsewhere_is_of_its_numbers() -> None:
         found = one.mean(box(np.arange(6.0).reshape(2, 3)))
         assert one.mean(box(4.5)) == 4.5
     np.testing.assert_array_equal(found, np.arange(6.0).reshape(2, 3))
+
+
+class SumsElsewhere(Sums):
+    """The arrays are in boxes in every second run, and else on a device."""
+
+    def ask(self, trainer: Any, size: int) -> Sequence[int]:
+        """Sum arrays of this size."""
+        into, back = ((box, unbox), (cupy.asarray, cupy.ndarray.get))[self.seed % 2]
+        found, workers = trainer.sum([into(np.full((size, 2), 2.0**trainer.worker, np.float32))])
+        assert set(back(found[0]).flat) == {sum(2.0**one for one in workers)}
+        return tuple(workers)
+
+
+def test_sums_are_of_the_library_of_what_is_summed(tmp_path: Path) -> None:
+    results = campaign(SumsElsewhere(tmp_path / "calm", 3), runs=8, holds=agree)
+    assert len(joined(results)) > 2
+
+
+def test_workers_that_sum_arrays_of_two_libraries_are_told_so(tmp_path: Path) -> None:
+    class Both(AskingOnly):
+        def ask(self, trainer: Any, worker: int) -> Sequence[int]:
+            ones = np.ones(3)
+            return trainer.sum(cupy.asarray(ones) if worker else ones).workers
+
+    with pytest.raises(ReplicaMismatch, match=r"an array of float64 \(3,\)"):
+        Both(tmp_path, 2).run()
 
 
 @pytest.mark.usefixtures("alone")

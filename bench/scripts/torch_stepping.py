@@ -1,12 +1,12 @@
 """Steps of a PyTorch script: by itself, with spotmpi, and with gloo's DDP, in turn, in one MPI job.
 
 Run by mpirun (`torch` does): ``python torch_stepping.py FILE TURNS PARAMS DEVICE WAY``. Each worker
-trains a module of so many float32 by AdamW, always on one batch of its own. The way of spotmpi's
-gradients is ``whole`` or ``overlap``:
+trains a module of so many float32 by AdamW, always on one batch of its own:
 
 - ``alone``: without any communication;
-- ``spotmpi``: by `DistributedOptimizer`;
-- ``gloo``: by `DistributedDataParallel`.
+- ``spotmpi``: by `DistributedOptimizer`, if the way is ``optimizer`` or ``overlap``; by
+  `DistributedDataParallel` over spotmpi, if it is ``ddp``;
+- ``gloo``: by `DistributedDataParallel` over gloo.
 
 The first worker writes FILE: of each side the seconds of a step, turn by turn.
 """
@@ -17,14 +17,19 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import spotmpi.torch
 from spotmpi.bench.measuring import turns
+from spotmpi.torch.process_group import BACKEND, register
 
 _LAYERS, _BATCH, _RATE = 8, 8, 1e-5
 _BLOCK, _MOST = 0.3, 50
@@ -63,26 +68,64 @@ class Side:
         self.optimizer.step()
 
 
-def main(file: Path, count: int, params: int, device: str, overlap: bool) -> None:
+Numbers = Callable[[float], Mapping[int, float]]
+"""Returns a number of each worker. Collective."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What a worker has when spotmpi has started."""
+
+    step: Callable[[], None]
+    """A step with spotmpi."""
+    gather: Numbers
+    gloo: Any
+    """The process group of gloo; None: torch's default one."""
+
+
+@contextmanager
+def by_optimizer(ours: Side, place: dict[str, Any], overlap: bool) -> Iterator[Meeting]:
+    """Train by `DistributedOptimizer`."""
+    known: dict[str, Any] = {"module": ours.module, "scale_lr": "none", "overlap": overlap}
+    with spotmpi.torch.DistributedOptimizer(ours.optimizer, **known) as opt:
+        dist.init_process_group("gloo", **place)
+        yield Meeting(lambda: opt.step(ours.backward().detach()), opt.gather, None)
+
+
+@contextmanager
+def by_ddp(ours: Side, place: dict[str, Any]) -> Iterator[Meeting]:
+    """Train by `DistributedDataParallel`, with the job as torch's process group."""
+    register()
+    dist.init_process_group(BACKEND, **place)
+
+    def gather(mine: float) -> Mapping[int, float]:
+        found: list[Any] = [None] * place["world_size"]
+        dist.all_gather_object(found, mine)
+        return dict(enumerate(found))
+
+    ours.module = DistributedDataParallel(ours.module)
+    yield Meeting(ours.step, gather, dist.new_group(backend="gloo"))
+
+
+def main(file: Path, count: int, params: int, device: str, way: str) -> None:
     """One worker of the job, to its end."""
     torch.set_num_threads(1)
     alone, ours, theirs = (Side(params, device) for _ in range(3))
-    known: dict[str, Any] = {"module": ours.module, "scale_lr": "none", "overlap": overlap}
-    with spotmpi.torch.DistributedOptimizer(ours.optimizer, **known) as opt:
-        # Only now: entering has initialised MPI as spotmpi needs it.
+    rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{what}"]) for what in ("RANK", "SIZE"))
+    place = {"rank": rank, "world_size": size, "init_method": f"file://{file}.gloo"}
+    with (
+        by_ddp(ours, place)
+        if way == "ddp"
+        else by_optimizer(ours, place, overlap=way == "overlap") as meeting
+    ):
+        # Only now: spotmpi has initialised MPI as it needs it.
         from spotmpi.fabric.mpi.calls import MPI
 
-        comm, me = MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank()
         for side in (alone, ours, theirs):
-            side.draw(me)
-        meeting = {"rank": me, "world_size": comm.Get_size(), "init_method": f"file://{file}.gloo"}
-        torch.distributed.init_process_group("gloo", **meeting)
-        theirs.module = torch.nn.parallel.DistributedDataParallel(theirs.module)
+            side.draw(rank)
+        theirs.module = DistributedDataParallel(theirs.module, process_group=meeting.gloo)
 
-        def step() -> None:
-            opt.step(ours.backward().detach())
-
-        def finished(side: Any) -> Any:
+        def finished(side: Callable[[], None]) -> Callable[[], None]:
             def run() -> None:
                 side()
                 if device == "cuda":
@@ -90,22 +133,20 @@ def main(file: Path, count: int, params: int, device: str, overlap: bool) -> Non
 
             return run
 
-        sides = {"alone": alone.step, "spotmpi": step, "gloo": theirs.step}
-        if device == "cuda":
-            sides = {name: finished(side) for name, side in sides.items()}
-        clock = turns.together(comm)
-        found = turns.compare(clock, count, sides, _BLOCK, _MOST)
+        sides = {"alone": alone.step, "spotmpi": meeting.step, "gloo": theirs.step}
+        clock = turns.together(MPI.COMM_WORLD)
+        timed = {name: finished(side) for name, side in sides.items()}
+        found = turns.compare(clock, count, timed, _BLOCK, _MOST)
         for name, side in (("spotmpi", ours), ("gloo", theirs)):
-            check(side, opt.gather, name)
-        if me == 0:
+            check(side, meeting.gather, name)
+        if rank == 0:
             file.write_text(json.dumps(found), encoding="utf-8")
-        comm.Barrier()
-    os._exit(0)
+        MPI.COMM_WORLD.Barrier()
+        os._exit(0)
 
 
-def check(side: Side, gather: Callable[[float], dict[int, float]], name: str) -> None:
-    """End the process unless this module is the same on all workers and has moved. ``gather``
-    returns a number of each worker. Collective."""
+def check(side: Side, gather: Numbers, name: str) -> None:
+    """End the process unless this module is the same on all workers and has moved. Collective."""
     flat = torch.cat([param.detach().reshape(-1) for param in side.module.parameters()])
     seen = [*gather(float(flat.double().sum())).values()]
     if len(set(seen)) != 1 or seen[0] == side.first:
@@ -114,4 +155,4 @@ def check(side: Side, gather: Callable[[float], dict[int, float]], name: str) ->
 
 if __name__ == "__main__":
     _, out, turns_, size, where, way = sys.argv
-    main(Path(out), int(turns_), int(size), where, overlap=way == "overlap")
+    main(Path(out), int(turns_), int(size), where, way)

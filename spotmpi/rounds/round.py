@@ -262,6 +262,7 @@ class SumRound(Round):
         """``mine``: what this worker brings."""
         super().__init__(memory)
         self.kind = control_word.SUMS[mine.bucket.dtype]
+        memory.summed_in = mine.backend
         self._mine = mine
         self.answer: Summed | None = None
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import zlib
 from typing import Any, NamedTuple
 
-from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.arrays.backend import BACKENDS, HOST, Backend, Buffer
 from spotmpi.arrays.layout import Bucket, Layout
+from spotmpi.arrays.word_view import WORDS_OF
 from spotmpi.errors import UsageError
 
 __all__ = ["Summand"]
@@ -28,19 +30,27 @@ class Summand(NamedTuple):
     def of(cls, x: Any) -> Summand:
         """Return what ``x`` brings: an array or a structure of arrays. Raises UsageError for what
         cannot be summed."""
-        alone = HOST.owns(x)
+        alone = any(backend.owns(x) for backend in BACKENDS)
         tree = [x] if alone else x
         layout = Layout.of(tree, bucket_mb=math.inf, what="x")
-        if layout.backend is not HOST:
-            raise UsageError("x is in memory of a device: give a copy in memory of the host")
         if len(layout.buckets) > 1:
             raise UsageError("x has arrays of float32 and of float64: sum them in two calls")
         return cls(tree, layout, alone)
 
     @property
+    def backend(self) -> Backend:
+        """The library of the arrays."""
+        return self.layout.backend
+
+    @property
     def bucket(self) -> Bucket:
         """The type and the size of the flat array."""
         return self.layout.buckets[0]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the flat array."""
+        return 4 * WORDS_OF[self.bucket.dtype] * self.bucket.size
 
     def pack(self, flat: Buffer) -> None:
         """Write all numbers into a flat array."""
@@ -48,8 +58,9 @@ class Summand(NamedTuple):
 
     @property
     def call(self) -> int:
-        """A number of 32 bits that stands for names, shapes and type, the same on all workers."""
-        return self.layout.signature
+        """A number of 32 bits that stands for names, shapes, type and library, the same on all
+        workers."""
+        return zlib.crc32(self.backend.name.encode(), self.layout.signature)
 
     @property
     def known_by(self) -> str:
@@ -60,12 +71,17 @@ class Summand(NamedTuple):
         shapes = [shape for _, shape in self.layout.described.values()]
         some = ", ".join(map(str, shapes[:_SOME])) + ", .." * (len(shapes) > _SOME)
         many = "an array" if self.alone else f"{len(shapes)} array{'s' * (len(shapes) != 1)}"
-        return f"{many} of {self.bucket.dtype} {some}"
+        where = "" if self.backend is HOST else " on a device"
+        return f"{many} of {self.bucket.dtype} {some}{where}"
 
     def result(self, total: Buffer) -> Any:
-        """Return the total in the form of what was given. It shares the memory of ``total``."""
-        due = self.bucket.dtype, (self.bucket.size,)
-        if not HOST.owns(total) or HOST.describe(total) != due:
+        """Return the total in the form of what was given. It shares the memory of ``total``, if
+        that is of the same library: a worker is told a sum in memory of the host."""
+        dtype, size = self.bucket.dtype, self.bucket.size
+        if self.backend is not HOST and HOST.fit([total], dtype, [(size,)]):
+            said, total = total, self.backend.zeros(dtype, size)
+            self.backend.from_host(total, said)
+        if not self.backend.fit([total], dtype, [(size,)]):
             raise UsageError(f"the sum that is known here is not one of {self}")
         found = self.layout.views([total])
         return found[0] if self.alone else found

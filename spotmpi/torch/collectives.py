@@ -12,6 +12,7 @@ import torch
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.summand import Summand
+from spotmpi.torch.tensors import array_of, stream_of, tensor_of
 from spotmpi.training.group import Group
 
 __all__ = ["Collectives", "Rounds"]
@@ -36,15 +37,17 @@ class Rounds(Group[Any]):
     def add_up(
         self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int
     ) -> tuple[int, ...]:
-        """Write the mean of all workers' tensors into these, ``times`` this number. ``kind``: the
-        type in which they are summed. Returns the workers that brought something."""
-        mine = Summand.of([one.detach().to("cpu", kind).contiguous().numpy() for one in tensors])
-        total, workers = self._run(self._connected("sum()").sum(mine))
-        for one, there in zip(tensors, mine.result(total), strict=True):
-            found = torch.from_numpy(there)
-            if times != len(workers):  # by no quotient, so that whole numbers stay whole
-                found = (found * times).div_(len(workers))
-            one.detach().copy_(found)
+        """Write the mean of all workers' tensors into these, ``times`` this number. They are on one
+        device. ``kind``: the type in which they are summed. Returns the workers that brought
+        something."""
+        with stream_of(tensors[0].device):
+            mine = Summand.of([array_of(one.detach().to(kind)) for one in tensors])
+            total, workers = self._run(self._connected("sum()").sum(mine))
+            for one, there in zip(tensors, mine.result(total), strict=True):
+                found = tensor_of(there)
+                if times != len(workers):  # by no quotient, so that whole numbers stay whole
+                    found = (found * times).div_(len(workers))
+                one.detach().copy_(found)
         return workers
 
     def exchange(self, value: Any) -> dict[int, Any]:
@@ -92,10 +95,10 @@ class Collectives:
         """
         floats = [one for one in tensors if one.is_floating_point() and one.numel()]
         if operation in ("SUM", "AVG"):
-            for kind in dict.fromkeys(map(_summed_as, floats)):
-                alike = [one for one in floats if _summed_as(one) is kind]
+            for how in dict.fromkeys(map(_summed_as, floats)):
+                alike = [one for one in floats if _summed_as(one) == how]
                 times = 1 if operation == "AVG" else self._size
-                self.alive = self._group.add_up(alike, kind, times)
+                self.alive = self._group.add_up(alike, how[0], times)
         elif operation not in _FOLDS:
             raise UsageError(f"spotmpi has no operation {operation} for tensors")
         for one in tensors:
@@ -152,9 +155,9 @@ class Collectives:
         ]
 
 
-def _summed_as(tensor: torch.Tensor) -> torch.dtype:
-    """Return the type in which a tensor of floats is summed."""
-    return torch.promote_types(tensor.dtype, torch.float32)
+def _summed_as(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
+    """Return the type in which a tensor of floats is summed, and where."""
+    return torch.promote_types(tensor.dtype, torch.float32), tensor.device
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:

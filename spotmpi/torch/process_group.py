@@ -20,7 +20,7 @@ from spotmpi.settings import Settings
 from spotmpi.torch.collectives import Collectives, Rounds
 from spotmpi.training.participant import turned_away
 
-__all__ = ["BACKEND", "WorkerGroup", "init_process_group", "workers"]
+__all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "workers"]
 
 BACKEND = "spotmpi"
 """The name of the backend."""
@@ -35,8 +35,7 @@ def init_process_group() -> None:
     numbers at the start, and stay what they are when workers are lost. The group ends with
     `torch.distributed.destroy_process_group`, or with the script.
     """
-    if BACKEND.upper() not in dist.Backend.__dict__:
-        dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu"])
+    register()
     if dist.is_initialized():
         raise UsageError("torch has a default process group already: call destroy_process_group()")
     given = Settings.from_environ()
@@ -46,6 +45,12 @@ def init_process_group() -> None:
     place = {"rank": given.rank or 0, "world_size": given.world_size or 1}
     # Nobody asks this store for anything of another worker.
     dist.init_process_group(BACKEND, store=dist.HashStore(), **place)
+
+
+def register() -> None:
+    """Tell torch of the backend. Local."""
+    if BACKEND.upper() not in dist.Backend.__dict__:
+        dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
 
 
 def workers() -> tuple[int, ...]:
@@ -84,7 +89,8 @@ class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
         super().__init__()
         self._result = result
         self._complete = complete
-        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        devices = {one.device for one in _tensors_of(result) if one.device.type != "cpu"}
+        self._future: torch.futures.Future[Any] = torch.futures.Future(devices=[*devices])
         if complete is None:
             self.end()
 
@@ -116,6 +122,13 @@ class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
     def result(self) -> Any:
         """Return the tensors that are written."""
         return self._result
+
+
+def _tensors_of(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of a call, which may be in lists."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [one for some in result for one in _tensors_of(some)]
 
 
 def _call(work: Callable[[], None]) -> None:
@@ -207,7 +220,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """
         operation = _operation(opts)
         in_hook = torch._C._current_autograd_node() is not None  # and in no callback at the end
-        if not (in_hook and _caller().startswith("torch.autograd")):
+        # For tensors of a device hooks have a thread without any code in Python before them.
+        if not (in_hook and _caller().startswith(("torch.autograd", _NOBODY))):
             self.collectives.reduce(tensors, operation)
             return Call(tensors)
         call, callback = Call(tensors, self._catch_up), partial(_call, self._catch_up)
@@ -337,10 +351,15 @@ _NO_PAIRS = (
 )
 
 
+_NOBODY = "nobody"
+"""Stands for a module's name where a thread of C++ has made the call."""
+
+
 def _caller() -> str:
     """Return the module that has called the method which calls this: code in C++ has none, and the
-    one counts that has called that."""
-    name: str = sys._getframe(2).f_globals.get("__name__", "")
+    one counts that has called that, or `_NOBODY`."""
+    caller = sys._getframe(1).f_back
+    name: str = caller.f_globals.get("__name__", "") if caller else _NOBODY
     return name
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from spotmpi.arrays.backend import in_host_memory
+from spotmpi.arrays.backend import backend_of, in_host_memory
 from spotmpi.errors import Left, Stopped, UsageError
 from spotmpi.fabric import Steps
 from spotmpi.optimizers.numbers import whole
@@ -235,19 +235,23 @@ class Elastic(Generic[P]):
         Collective, blocking.
 
         ``x`` is an array of float32 or float64, or a structure of arrays of one of these types, of
-        the same shapes on all workers. The sum is new arrays in the same form, with the same bits
-        on all workers. A worker lost during the call is not in it: divide by ``len(workers)`` for a
-        mean. Between loops a resumed job and a newcomer get the sum of then. The cost is about the
-        all-reduce of one step, and one of the size of ``x``.
+        the same shapes on all workers. The sum is new arrays of the same library in the same form,
+        with the same bits on all workers. A worker lost during the call is not in it: divide by
+        ``len(workers)`` for a mean. Between loops a resumed job and a newcomer get the sum of then.
+        The cost is about the all-reduce of one step, and one of the size of ``x``.
         """
         participant, position = self._connected("sum()"), self._training.position
         try:
-            mine = Summand.of(in_host_memory(x))
+            mine = Summand.of(x)
         except UsageError as error:
             raise UsageError(f"worker {self.worker}: {self._call}.sum(): {error}") from None
         said = position.recall(bytes, mine.known_by)
-        total, workers = self._run(participant.sum(mine)) if said is None else unpack(said)
-        return Summed(mine.result(total.copy()), tuple(workers))
+        if said is None:
+            total, workers = self._run(participant.sum(mine))
+            total = backend_of(total).converted(total, mine.bucket.dtype)  # later sums write there
+        else:
+            total, workers = unpack(said)
+        return Summed(mine.result(total), tuple(workers))
 
     def last_once(self, work: Callable[[], Any]) -> Any:
         """Return the last value of `once` for this ``work``, or None if there is none. Local.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spotmpi.arrays.backend import in_host_memory
 from spotmpi.fabric import Steps as Asks
 from spotmpi.fabric import Work
 from spotmpi.operators import StepPosition
@@ -193,8 +194,9 @@ class Session:
         summed = SumRound(self._exchange.memory, mine)
         while summed.answer is None:
             yield from self._runner.perform(summed)
-        position, total = self.training.position, summed.answer.total
-        kept = pack([*summed.answer]) if position.answers.has_room(total.nbytes) else None
+        position, kept = self.training.position, None
+        if position.answers.has_room(mine.bytes):
+            kept = pack([in_host_memory(summed.answer.total), summed.answer.workers])
         position.remember(kept, mine.known_by)
         return summed.answer
 

@@ -44,20 +44,20 @@ def test_an_overlap_on_a_gpu_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gloo, "there", lambda: True)
-    assert cli.main(["bench", "torch", "--gpu", "--overlap"]) == 2
+    assert cli.main(["bench", "torch", "--gpu", "--by", "overlap"]) == 2
     assert "leave out --gpu" in capsys.readouterr().err
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("way", [[], ["--overlap"]])
+@pytest.mark.parametrize("way", ["optimizer", "overlap", "ddp"])
 def test_all_sides_run_in_one_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     pytest.importorskip("torch", reason="no torch: python -m pip install torch")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     file = tmp_path / "torch.json"
     options = ["--workers", "2", "--params", "2000", "--turns", "2", "--json", str(file)]
-    assert cli.main(["bench", "torch", *options, *way]) == 0
+    assert cli.main(["bench", "torch", *options, "--by", way]) == 0
     found = json.loads(file.read_text())
     (cell,) = found["cells"]
     assert (cell["workers"], cell["params"], found["failures"]) == (2, 2000, [])

@@ -51,14 +51,16 @@ def test_what_it_says_of_kernels_was_measured() -> None:
     assert f"(`narrow_sum`, {100 * shares['narrow_sum, fp16']:.0f} % of a copy)" in PAGE
 
 
-@pytest.mark.parametrize(("table", "name"), [(0, "torch"), (1, "torch-gpu")])
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [(0, "torch"), (1, "torch-ddp"), (2, "torch-gpu"), (3, "torch-ddp-gpu")],
+)
 def test_steps_of_pytorch_are_those_measured(table: int, name: str) -> None:
     page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
     measured = {(cell["workers"], cell["params"]): cell for cell in results(name)["cells"]}
     for workers, floats, *said in pages.table(page, "What it takes", table):
         cell = measured.pop((int(workers), FLOATS[floats]))
         took = [1e3 * median(cell[f"{side}_s"]) for side in ("alone", "gloo", "spotmpi")]
-        if name == "torch":
-            took.append(cell["times_gloo"][0])
+        took.append(cell["times_gloo"][0])
         assert close([shown(one)[0] for one in said], took)
     assert measured == {}, "not on the page"

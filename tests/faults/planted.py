@@ -289,8 +289,8 @@ DRIVER: list[_Slip] = [
     (
         "a_sum_is_in_the_memory_of_the_next_one",
         "training/elastic.py",
-        "mine.result(total.copy())",
-        "mine.result(total)",
+        "total = backend_of(total).converted(total, mine.bucket.dtype)",
+        "total = backend_of(total) and total",
     ),
     (
         "workers_leave_between_the_two_rounds_of_a_sum",

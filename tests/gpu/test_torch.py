@@ -22,6 +22,7 @@ from tests.torch.test_distributed_optimizer import (  # noqa: E402
     module,
     train_both,
 )
+from tests.torch.test_process_group import check_calls, check_ddp  # noqa: E402
 from tests.torch.test_real import check_killed  # noqa: E402
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -74,3 +75,12 @@ def test_half_precision_with_a_scaler_and_a_compiled_module() -> None:
 @pytest.mark.parametrize("strategy", ["ssgd", "localsgd:h=4", "diloco:h=8", "sma", "adpsgd"])
 def test_a_torch_script_goes_on_without_those_killed(tmp_path: Path, strategy: str) -> None:
     check_killed(tmp_path, strategy, "cuda")
+
+
+def test_each_call_of_torch_distributed_completes(tmp_path: Path) -> None:
+    check_calls(tmp_path, "cuda")
+
+
+@pytest.mark.parametrize("deaths", ["", "1@0,3@1", "0@20,2@50", "3@127"])
+def test_ddp_goes_on_without_those_killed(tmp_path: Path, deaths: str) -> None:
+    check_ddp(tmp_path, "cuda", deaths)

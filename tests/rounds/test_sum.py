@@ -118,7 +118,8 @@ def test_memory_of_the_last_sums_is_kept_and_no_more(
     sizes = [1, 2, 1, 3, 4, 1, 5, 2, 1]
     for size in sizes:
         trainer.sum(np.ones(size))
-    assert [name for (name,) in made] == [f"sum/float64/{size}" for size in (1, 2, 3, 4, 5, 2)]
+    names = [f"sum/float64/{size}/NumPy" for size in (1, 2, 3, 4, 5, 2)]
+    assert [name for (name,) in made] == names
     assert len(kept._sums) == memory._MOST_SUMS
 
 

@@ -1,9 +1,13 @@
-"""A script for `test_process_group`: all calls of `torch.distributed`, before and after a loss."""
+"""A script for `test_process_group`: all calls of `torch.distributed`, before and after a loss.
+
+``calls.py DEVICE``: where the tensors are.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -112,6 +116,7 @@ def check(rank: int, standing: list[int]) -> None:
 def main() -> None:
     """All calls; then without the workers 0 and 2."""
     torch.set_num_threads(1)
+    torch.set_default_device(sys.argv[1])
     warnings.simplefilter("ignore", FutureWarning)  # of names that later versions of torch change
     spotmpi.torch.init_process_group()
     rank = dist.get_rank()

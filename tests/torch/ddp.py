@@ -1,8 +1,8 @@
 """A script for `test_process_group`: DistributedDataParallel, as it is written for torchrun, with
 workers that kill themselves in a hook of the backward pass.
 
-``ddp.py DEATHS``: ``worker@step,..``, or ``worker~SECONDS,..`` to die at that time, be it in the
-constructor, in an optimizer's step or in any call.
+``ddp.py DEVICE DEATHS``: ``worker@step,..``, or ``worker~SECONDS,..`` to die at that time, be it in
+the constructor, in an optimizer's step or in any call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def end() -> None:
 
 def main() -> None:
     """Train, and say what came of it."""
-    planned = [death for death in sys.argv[1].split(",") if death]
+    _, device, deaths_ = sys.argv
+    planned = [death for death in deaths_.split(",") if death]
     deaths = {int(one): int(at) for one, sign, at in (d.partition("@") for d in planned) if sign}
     for one, sign, at in (death.partition("~") for death in planned):
         dead = Path(f"dead-{one}")  # before all are ready the launcher starts them again
@@ -33,15 +34,15 @@ def main() -> None:
             threading.Timer(float(at), lambda dead=dead: (dead.touch(), end())).start()
     torch.set_num_threads(1)
     torch.manual_seed(os.getpid())  # DDP begins with the first worker's parameters all the same
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo" if device == "cpu" else "nccl")
     rank, size = dist.get_rank(), dist.get_world_size()
     assert os.environ["LOCAL_RANK"] == os.environ["RANK"] == str(rank)
     layers = torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()
-    module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3))
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3)).to(device)
     model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.002)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     generator = torch.Generator().manual_seed(5)
-    x = torch.randn(2048, 20, generator=generator)
+    x = torch.randn(2048, 20, generator=generator).to(device)
     y = x[:, :3].argmax(1)
     step = 0
 
@@ -57,7 +58,7 @@ def main() -> None:
             torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
             optimizer.step()
             step += 1
-        seen = torch.tensor(float(step))
+        seen = torch.tensor(float(step), device=device)
         dist.all_reduce(seen, op=dist.ReduceOp.MAX)
         assert seen.item() == step
         alive = [None] * size
@@ -67,7 +68,7 @@ def main() -> None:
     module.eval()
     with torch.no_grad():
         accuracy = (module(x).argmax(1) == y).float().mean().item()
-    held = b"".join(one.detach().numpy().tobytes() for one in module.parameters())
+    held = b"".join(one.detach().cpu().numpy().tobytes() for one in module.parameters())
     print(f"FINAL {rank} {zlib.crc32(held):08x} {accuracy:.3f} {step}", flush=True)
     if rank % 2:
         dist.destroy_process_group()  # the others leave with the script

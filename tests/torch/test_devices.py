@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +15,17 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 
 import spotmpi  # noqa: E402
 from spotmpi.arrays.backend import DEVICE, HOST  # noqa: E402
-from spotmpi.torch import DistributedOptimizer, distributed_optimizer, torch_optimizer  # noqa: E402
+from spotmpi.torch import (  # noqa: E402
+    DistributedOptimizer,
+    collectives,
+    distributed_optimizer,
+    torch_optimizer,
+)
 from spotmpi.torch import tensors as shared  # noqa: E402
 from tests import fake_cupy as cupy  # noqa: E402
+from tests import simulated  # noqa: E402
+from tests.simulated import deaths  # noqa: E402
+from tests.torch.test_collectives import Calls, agree  # noqa: E402
 from tests.torch.test_distributed_optimizer import O, loss_of, module  # noqa: E402
 
 
@@ -33,7 +42,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return torch.from_numpy(array._is)
 
     for name, instead in (("array_of", array_of), ("tensor_of", tensor_of)):
-        for where in (shared, distributed_optimizer, torch_optimizer):
+        for where in (shared, collectives, distributed_optimizer, torch_optimizer):
             monkeypatch.setattr(where, name, instead, raising=where is shared)
     # Torch works in the same stream, so what was given to it before is done.
     monkeypatch.setattr(cupy.Stream, "put", lambda _stream, work: work())
@@ -68,6 +77,17 @@ def test_a_module_on_a_device_has_the_bits_of_one_on_the_host(
     device, opt = trained(strategy)
     assert opt._training.model.layout.backend is DEVICE
     assert all(torch.equal(host[name], device[name]) for name in host)
+
+
+@pytest.mark.usefixtures("on_device")
+def test_calls_of_all_workers_go_on_with_tensors_of_a_device(tmp_path: Path) -> None:
+    results = simulated.campaign(
+        Calls(tmp_path / "calm", 3),
+        range(12),
+        lambda events, seed: {"kills": deaths(3, events, seed)},
+        agree,
+    )
+    assert any(len(result.finals) < 3 for result in results)
 
 
 def test_a_module_on_two_devices_is_refused() -> None:

@@ -84,6 +84,8 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         (("gloo",), {}),
         (("GLOO", "env://"), {"rank": 1, "world_size": 4}),
         ((), {"backend": "cpu:gloo", "timeout": None}),
+        (("nccl",), {"device_id": torch.device("cpu")}),
+        (("cpu:gloo,cuda:nccl",), {}),
     ],
 )
 def test_a_worker_s_process_group_is_the_job(replaced: Any, how: Any, known: Any) -> None:
@@ -93,7 +95,7 @@ def test_a_worker_s_process_group_is_the_job(replaced: Any, how: Any, known: Any
 @pytest.mark.parametrize(
     ("how", "known"),
     [
-        (("nccl",), {}),
+        (("mpi",), {}),
         (("gloo",), {"rank": 0, "world_size": 4}),
         (("gloo",), {"rank": 1, "world_size": 2}),
         (("gloo",), {"store": dist.HashStore()}),
@@ -118,12 +120,6 @@ def test_another_group_of_all_is_the_job_as_well(
     group = dist.new_group(backend="gloo")
     assert dist.get_backend(group) == "spotmpi"
     assert dist.device_mesh.init_process_group is dist.init_process_group
-
-
-def test_where_there_is_a_gpu_torch_chooses(replaced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert replaced() == "torch"
-    assert replaced("gloo") == "spotmpi"
 
 
 @pytest.mark.parametrize("process", [None, "1"])
@@ -270,7 +266,12 @@ def run(folder: Path, *words: object, workers: int = 4) -> Running:
 
 @pytest.mark.promise("calls of torch.distributed before and after a loss")
 def test_each_call_completes_among_those_who_live(tmp_path: Path) -> None:
-    running = run(tmp_path, HERE / "calls.py")
+    check_calls(tmp_path, "cpu")
+
+
+def check_calls(folder: Path, device: str) -> None:
+    """Make all calls with tensors there."""
+    running = run(folder, HERE / "calls.py", device)
     assert running.wait() == 0, running.output
     said = [line for line in running.output.splitlines() if "FINAL" in line]
     assert len(said) == 2, running.output
@@ -282,7 +283,12 @@ def test_each_call_completes_among_those_who_live(tmp_path: Path) -> None:
 def test_ddp_goes_on_without_those_killed(tmp_path: Path, deaths: str) -> None:
     if not metadata.entry_points(group="torch.backends", name="spotmpi"):
         pytest.skip("spotmpi is not installed as it is now: python -m pip install -e .")
-    running = run(tmp_path, HERE / "ddp.py", deaths)
+    check_ddp(tmp_path, "cpu", deaths)
+
+
+def check_ddp(folder: Path, device: str, deaths: str) -> None:
+    """Run the script with these deaths, and check what the others say."""
+    running = run(folder, HERE / "ddp.py", device, deaths)
     assert running.wait() == 0, running.output
     finals = [
         line.split("FINAL ")[1].split() for line in running.output.splitlines() if "FINAL " in line
