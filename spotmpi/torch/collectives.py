@@ -15,7 +15,7 @@ from spotmpi.rounds.summand import Summand
 from spotmpi.torch.tensors import array_of, stream_of, tensor_of
 from spotmpi.training.group import Group
 
-__all__ = ["Collectives", "Rounds"]
+__all__ = ["Collectives", "Rounds", "lost"]
 
 _FOLDS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "SUM": torch.add,
@@ -79,9 +79,10 @@ class Collectives:
 
     def meet(self) -> None:
         """Return when all have called it."""
-        self._exchange(None)
+        self.exchange(None)
 
-    def _exchange(self, value: Any) -> dict[int, Any]:
+    def exchange(self, value: Any) -> dict[int, Any]:
+        """Return the values of all who have a part in this call, by rank."""
         found = self._group.exchange(value)
         self.alive = tuple(sorted(found))
         return found
@@ -91,7 +92,8 @@ class Collectives:
 
         A sum of floats counts as if all workers of the start were there: it is multiplied by their
         number and divided by the number of those that brought something. So a script that divides
-        by the group's size, as DDP does, has the mean. Sums of whole numbers are what they are.
+        by the group's size, as DDP does, has the mean. Sums of whole numbers are what they are, and
+        their average is cut off behind the point.
         """
         floats = [one for one in tensors if one.is_floating_point() and one.numel()]
         if operation in ("SUM", "AVG"):
@@ -104,39 +106,39 @@ class Collectives:
         for one in tensors:
             if operation in ("SUM", "AVG") and one.is_floating_point():
                 continue
+            found = self._values(one).values()
+            total = functools.reduce(_FOLDS["SUM" if operation == "AVG" else operation], found)
             if operation == "AVG":
-                raise UsageError(f"the average of {one.dtype} is not one of {one.dtype}")
-            found = self._values(one)
-            one.detach().copy_(functools.reduce(_FOLDS[operation], found.values()))
+                total = total.div(len(found), rounding_mode="trunc")
+            one.detach().copy_(total)
 
-    def broadcast(
-        self, tensors: Sequence[torch.Tensor], source: int, stands_in: bool = False
-    ) -> None:
-        """Write the tensors of the worker of this rank on all. Raises PeersLost if it is lost.
-        ``stands_in``: if it is, the first worker that lives takes its place."""
+    def broadcast(self, tensors: Sequence[torch.Tensor], source: int) -> int:
+        """Write the tensors of the worker of this rank on all. If it is lost, the first one that
+        lives stands in for it. Returns whose they are."""
+        found, source = self.from_one(source, lambda: [_bytes_of(one) for one in tensors])
+        for one, there in zip(tensors, found, strict=True):
+            one.detach().copy_(_like(one, there))
+        return source
+
+    def from_one(self, source: int, value: Callable[[], Any]) -> tuple[Any, int]:
+        """Return on all what ``value`` returns on the worker of this rank; and that rank, or the
+        one that stands in for it: the first that lives."""
         found: Mapping[int, Any] = {}
         while source not in found:
             if source not in self.alive:
-                if not stands_in:
-                    raise PeersLost(
-                        f"rank {source}, whose tensors were to go to all, is lost: ask "
-                        "spotmpi.torch.workers() who lives"
-                    )
                 source = self.alive[0]
-            mine = [_bytes_of(one) for one in tensors] if self._group.worker == source else None
-            found = self._exchange(mine)
-        for one, there in zip(tensors, found[source], strict=True):
-            one.detach().copy_(_like(one, there))
+            found = self.exchange(value() if self._group.worker == source else None)
+        return found[source], source
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """Return each worker's tensor, by rank. A worker that lives stands in for one that is lost:
         the next one, alike on all."""
-        return self._filled(self._values(mine))
+        return self.filled(self._values(mine))
 
     def gather_lists(self, mine: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         """Return each worker's tensors, by rank, likewise. They may be of other sizes on each."""
-        found = self._exchange([(_bytes_of(one), list(one.shape)) for one in mine])
-        return self._filled(
+        found = self.exchange([(_bytes_of(one), list(one.shape)) for one in mine])
+        return self.filled(
             {
                 rank: [_tensor(there, mine[0].dtype, shape) for there, shape in some]
                 for rank, some in found.items()
@@ -144,15 +146,24 @@ class Collectives:
         )
 
     def _values(self, mine: torch.Tensor) -> dict[int, torch.Tensor]:
-        found = self._exchange(_bytes_of(mine))
+        found = self.exchange(_bytes_of(mine))
         return {rank: _like(mine, there) for rank, there in found.items()}
 
-    def _filled(self, found: Mapping[int, Any]) -> list[Any]:
+    def filled(self, found: Mapping[int, Any]) -> list[Any]:
+        """Return these values by rank: of one that is lost, that of the next rank which is not."""
         ranks = sorted(found)
         return [
             found[next((one for one in ranks if one >= rank), ranks[0])]
             for rank in range(self._size)
         ]
+
+
+def lost(rank: int) -> PeersLost:
+    """Return what is raised where a lost worker was to say something."""
+    return PeersLost(
+        f"rank {rank}, which was to give something to all, is lost: ask "
+        "spotmpi.torch.workers() who lives"
+    )
 
 
 def _summed_as(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:

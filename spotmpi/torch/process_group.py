@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +18,8 @@ import torch.distributed as dist
 from spotmpi.errors import UsageError
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
-from spotmpi.torch.collectives import Collectives, Rounds
+from spotmpi.torch import objects
+from spotmpi.torch.collectives import Collectives, Rounds, lost
 from spotmpi.training.participant import turned_away
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "workers"]
@@ -51,6 +53,7 @@ def register() -> None:
     """Tell torch of the backend. Local."""
     if BACKEND.upper() not in dist.Backend.__dict__:
         dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
+        objects.replace(WorkerGroup)
 
 
 def workers() -> tuple[int, ...]:
@@ -160,6 +163,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         self._collectives = collectives
         self._later: list[Later] = []
         """Sums that wait for the end of a backward pass."""
+        self._stands_for: set[int] = set()
+        """Lost ranks for which this worker gives something to all."""
         self._name = self._about = ""
 
     @property
@@ -253,12 +258,20 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         return Call(tensors)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Call:
-        """Write one worker's tensors on all. Raises PeersLost if it is lost; but buffers that DDP
-        sends from rank 0, by C++, come from the first worker that lives."""
+        """Write one worker's tensors on all, or those of the first worker that lives. That one says
+        so once, if a script asks and not DDP, whose tensors are the same on all."""
         asked = _caller().startswith("torch.distributed.distributed_c10d")
-        stands_in = opts.rootRank == 0 and not asked
-        self.collectives.broadcast(tensors, opts.rootRank, stands_in)
+        source = self.collectives.broadcast(tensors, opts.rootRank)
+        if asked:
+            self.note(opts.rootRank, source)
         return Call(tensors)
+
+    def note(self, rank: int, source: int) -> None:
+        """Say once that this worker stands in for that rank, if it does."""
+        if source == self.rank() != rank and rank not in self._stands_for:
+            self._stands_for.add(rank)
+            said = f"rank {rank} is lost: what it was to give to all, rank {source} gives"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Call:
         """Write each worker's tensor into a list on all."""
@@ -288,7 +301,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write on each worker its tensor of one worker's list."""
         (out,) = outputs
         mine = torch.stack(list(inputs[0])) if inputs else out.new_empty((self._size, *out.shape))
-        self.collectives.broadcast([mine], opts.rootRank)
+        if self.collectives.broadcast([mine], opts.rootRank) != opts.rootRank:
+            raise lost(opts.rootRank)
         out.detach().copy_(mine[self.rank()])
         return Call(outputs)
 
@@ -335,6 +349,10 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Return when all workers have come here."""
         self.collectives.meet()
         return Call([])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Return when all workers have come here."""
+        self.collectives.meet()
 
     def send(self, tensors: Tensors, rank: int, tag: int) -> Call:
         """Refuse: only calls of all workers survive a loss."""

@@ -41,6 +41,7 @@ def check(rank: int, standing: list[int]) -> None:
         assert reduced(ones, kind, O.MAX) == max(ones[one] for one in alive)
     for kind in (torch.int64, torch.uint8):
         assert reduced(ones, kind, O.SUM) == whole
+        assert reduced(ones, kind, O.AVG) == whole // many
         assert reduced(ones, kind, O.MIN) == min(ones[one] for one in alive)
     assert reduced(ones, torch.float32, O.PRODUCT) == torch.tensor(ones)[alive].prod()
     assert reduced(ones, torch.int32, O.BOR) == whole
@@ -71,6 +72,14 @@ def check(rank: int, standing: list[int]) -> None:
     said: list[Any] = [f"of {rank}", rank]
     dist.broadcast_object_list(said, src=3)
     assert said == ["of 3", 3]
+
+    given: list[Any] = [None]
+    dist.scatter_object_list(given, [{one} for one in range(SIZE)] if rank == 3 else None, src=3)
+    assert given == [{rank}]
+    objects = [None] * SIZE
+    dist.gather_object((rank,), objects if rank == 1 else None, dst=1)
+    assert rank != 1 or [one for (one,) in objects] == standing
+    dist.group.WORLD.monitored_barrier()
 
     total = torch.full((2,), ones[rank])
     dist.reduce(total, dst=3)
@@ -129,12 +138,16 @@ def main() -> None:
         dist.barrier()
     check(rank, [1, 1, 3, 3])
     assert dist.get_world_size() == SIZE
+    dist.broadcast(there := torch.full((1,), float(rank)), src=2)
+    assert there.item() == 1.0  # of the first one that lives
+    dist.broadcast_object_list(said := [None, rank], src=0)
+    assert said == [None, 1]
     gone: list[Callable[[], Any]] = [
-        lambda: dist.broadcast(torch.zeros(1), src=2),
         lambda: dist.broadcast_object_list([None], src=0),
         lambda: dist.scatter(torch.zeros(1), None, src=0),
+        lambda: dist.scatter_object_list([None], None, src=2),
     ]
-    for number, call in zip((2, 0, 0), gone, strict=True):
+    for number, call in zip((0, 0, 2), gone, strict=True):
         try:
             call()
         except PeersLost as lost:

@@ -1,0 +1,90 @@
+"""Train a small language model on Python's own documentation, letter by letter.
+
+A plain script for torchrun. It knows nothing of spotmpi::
+
+    torchrun --nproc-per-node 4 jobs/pytorch/train_ddp.py
+    spotmpi run -n 4 jobs/pytorch/train_ddp.py
+
+With 230 steps the loss of letters that it has not seen falls to about 2.3 (4.6 is a guess among
+all letters). On a GPU, if there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pydoc_data.topics import topics
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+LENGTH, BATCH, RATE = 64, 16, 2e-3
+WIDTH, LAYERS, HEADS = 128, 4, 4
+REPORT_EVERY = 10
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
+    """A transformer that says which letter comes next."""
+
+    def __init__(self, letters: int) -> None:
+        super().__init__()
+        self.letter = torch.nn.Embedding(letters, WIDTH)
+        self.place = torch.nn.Embedding(LENGTH, WIDTH)
+        layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, 0.0, batch_first=True)
+        self.layers = torch.nn.TransformerEncoder(layer, LAYERS)
+        self.next = torch.nn.Linear(WIDTH, letters)
+        self.register_buffer("ahead", torch.triu(torch.ones(LENGTH, LENGTH), 1).bool())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the odds of all letters behind each letter of ``x``."""
+        inner = self.letter(x) + self.place.weight
+        found: torch.Tensor = self.next(self.layers(inner, mask=self.ahead))
+        return found
+
+
+def loss_of(model: torch.nn.Module, text: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss of the pieces of the text that start there."""
+    pieces = text[starts[:, None] + torch.arange(LENGTH + 1, device=text.device)]
+    odds = model(pieces[:, :-1])
+    return torch.nn.functional.cross_entropy(odds.flatten(0, 1), pieces[:, 1:].flatten())
+
+
+def main(steps: int) -> None:
+    """Train, and say how good the model is."""
+    torch.set_num_threads(1)
+    gpu = torch.cuda.is_available()
+    if gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    dist.init_process_group("nccl" if gpu else "gloo")
+    rank, device = dist.get_rank(), "cuda" if gpu else "cpu"
+    text = "".join(topics.values())
+    letters = sorted(set(text))
+    number = {letter: place for place, letter in enumerate(letters)}
+    known = torch.tensor([number[letter] for letter in text], device=device)
+    train, test = known[: -len(known) // 10], known[-len(known) // 10 :]
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model(len(letters)).to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    torch.manual_seed(1 + rank)  # each worker draws pieces of its own
+    for step in range(1, steps + 1):
+        starts = torch.randint(len(train) - LENGTH, (BATCH,), device=device)
+        loss = loss_of(model, train, starts)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % REPORT_EVERY == 0:
+            dist.all_reduce(loss := loss.detach(), op=dist.ReduceOp.AVG)
+            if rank == 0:
+                print(f"step {step}: loss {loss.item():.3f}", flush=True)
+    with torch.no_grad():
+        left = loss_of(model, test, torch.arange(0, len(test) - LENGTH, 8 * LENGTH, device=device))
+    print(f"rank {rank}: {left.item():.4f} on letters that it has not seen", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Train a language model of letters.")
+    parser.add_argument("--steps", type=int, default=230)
+    main(parser.parse_args().steps)
