@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.errors import ReplicaMismatch, UsageError
+from spotmpi.arrays.backend import DEVICE
+from spotmpi.errors import LeftAlone, UsageError
 from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import LAMB, SGD, Adam, Momentum, Optimizer
+from spotmpi.protocol.boundary import Payload
+from spotmpi.protocol.control_word import SUMS
 from spotmpi.replay import replay, steps
 from spotmpi.rounds import state_transfer
 from spotmpi.strategies import SSGD
@@ -251,13 +254,13 @@ def test_a_mean_of_an_array_that_is_elsewhere_is_of_its_numbers() -> None:
 
 
 class SumsElsewhere(Sums):
-    """The arrays are in boxes in every second run, and else on a device."""
+    """The arrays are on a device."""
 
     def ask(self, trainer: Any, size: int) -> Sequence[int]:
         """Sum arrays of this size."""
-        into, back = ((box, unbox), (cupy.asarray, cupy.ndarray.get))[self.seed % 2]
-        found, workers = trainer.sum([into(np.full((size, 2), 2.0**trainer.worker, np.float32))])
-        assert set(back(found[0]).flat) == {sum(2.0**one for one in workers)}
+        mine = cupy.asarray(np.full((size, 2), 2.0**trainer.worker, np.float32))
+        found, workers = trainer.sum([mine])
+        assert set(found[0].get().flat) == {sum(2.0**one for one in workers)}
         return tuple(workers)
 
 
@@ -266,13 +269,24 @@ def test_sums_are_of_the_library_of_what_is_summed(tmp_path: Path) -> None:
     assert len(joined(results)) > 2
 
 
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("what", "kind"), [*SUMS.items()])
+def test_a_newcomer_that_learns_brings_the_same_memory_as_the_others(what: Any, kind: int) -> None:
+    """It knows the kind of the round, and not what its script will sum."""
+    with trainer() as one:
+        known = one._participant._exchange.memory
+        known.follow(Payload(kind, 5))
+        (shape,) = known.alone.layout
+    assert (shape.dtype, shape.backend is DEVICE) == what
+
+
 def test_workers_that_sum_arrays_of_two_libraries_are_told_so(tmp_path: Path) -> None:
     class Both(AskingOnly):
         def ask(self, trainer: Any, worker: int) -> Sequence[int]:
             ones = np.ones(3)
             return trainer.sum(cupy.asarray(ones) if worker else ones).workers
 
-    with pytest.raises(ReplicaMismatch, match=r"an array of float64 \(3,\)"):
+    with pytest.raises(LeftAlone, match=r"1 in sum\(\) of float64, 1 in sum\(\) of float64 on a"):
         Both(tmp_path, 2).run()
 
 

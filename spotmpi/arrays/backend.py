@@ -12,6 +12,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -287,7 +288,8 @@ class _CuPy(Backend):
         return array.dtype.name, array.shape
 
     def zeros(self, dtype: str, size: int) -> Buffer:
-        return sys.modules["cupy"].zeros(size, dtype)
+        # A newcomer that learns may need some before its script imports CuPy.
+        return import_module("cupy").zeros(size, dtype)
 
     def view(
         self, flat: Buffer, start: int, shape: tuple[int, ...], read_only: bool = False

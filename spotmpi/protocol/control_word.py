@@ -16,20 +16,27 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 22
+WORDS = 24
 MOST_WORKERS = 1 << 20
 _PIECE = 32
 _PIECES = 2
 
-STEP, MEAN, ONCE, GATHER, SUM32, SUM64, END = range(7)
+STEP, MEAN, ONCE, GATHER, SUM32, SUM64, DEVICE_SUM32, DEVICE_SUM64, END = range(9)
 KINDS = (
     *("step()", "mean()", "once()", "gather()", "sum() of float32", "sum() of float64"),
+    *("sum() of float32 on a device", "sum() of float64 on a device"),
     "the end of the training",
 )
-SUMS = {"float32": SUM32, "float64": SUM64}
-"""Kinds of rounds that sum any arrays, by their type."""
-_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(7, 14)
-_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _CALL, _DIGESTED, _DIGEST = range(14, 21)
+SUMS = {
+    ("float32", False): SUM32,
+    ("float64", False): SUM64,
+    ("float32", True): DEVICE_SUM32,
+    ("float64", True): DEVICE_SUM64,
+}
+"""Kinds of rounds that sum any arrays, by their type, and True if they are on a device. A newcomer
+that learns knows only the kind, and must bring the same memory as the others."""
+_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(9, 16)
+_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _CALL, _DIGESTED, _DIGEST = range(16, 23)
 
 
 class ControlWord(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spotmpi.arrays.backend import HOST, Backend
+from spotmpi.arrays.backend import DEVICE, HOST
 from spotmpi.fabric import Arena, Between, Buffer, Part, Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
@@ -43,9 +43,7 @@ class RoundMemory:
         self.payload: Payload | None = None
         """What goes alone with the open round, or the next; None: it carries the model's size."""
         self._alone: Arena | None = None
-        self.summed_in: Backend = HOST
-        """The library of the arrays of a sum."""
-        self._sums: dict[tuple[Payload, Backend], Arena] = {}
+        self._sums: dict[Payload, Arena] = {}
         """The arenas of the last sums: a script mostly asks for the same ones again."""
 
     @property
@@ -148,9 +146,8 @@ class RoundMemory:
         if payload is None:
             return
         if payload.kind in _TYPES:
-            known = payload, self.summed_in
-            self._alone = self._sums.pop(known, None) or self._arena_of_sum(payload)
-            self._sums[known] = self._alone  # as the last one
+            self._alone = self._sums.pop(payload, None) or self._arena_of_sum(payload)
+            self._sums[payload] = self._alone  # as the last one
         else:
             dtype = "float64" if payload.kind == control_word.MEAN else "uint8"
             self._alone = self._arena_of([Shape(dtype, payload.size)] * bool(payload.size))
@@ -159,9 +156,10 @@ class RoundMemory:
         """Make an arena that the plane may share between workers, in place of the oldest one."""
         if len(self._sums) == _MOST_SUMS:
             del self._sums[next(iter(self._sums))]
-        shape = Shape(_TYPES[payload.kind], payload.size, self.summed_in)
+        dtype, on_device = _TYPES[payload.kind]
+        shape = Shape(dtype, payload.size, DEVICE if on_device else HOST)
         name = f"sum/{shape.dtype}/{shape.size}/{shape.backend.name}"
         return self._arena_of([shape], name)
 
 
-_TYPES = {kind: dtype for dtype, kind in control_word.SUMS.items()}
+_TYPES = {kind: what for what, kind in control_word.SUMS.items()}

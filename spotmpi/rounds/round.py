@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from spotmpi.arrays.backend import HOST
 from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
@@ -261,8 +262,7 @@ class SumRound(Round):
     def __init__(self, memory: RoundMemory, mine: Summand) -> None:
         """``mine``: what this worker brings."""
         super().__init__(memory)
-        self.kind = control_word.SUMS[mine.bucket.dtype]
-        memory.summed_in = mine.backend
+        self.kind = control_word.SUMS[mine.bucket.dtype, mine.backend is not HOST]
         self._mine = mine
         self.answer: Summed | None = None
 

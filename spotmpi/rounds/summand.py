@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from typing import Any, NamedTuple
 
 from spotmpi.arrays.backend import BACKENDS, HOST, Backend, Buffer
@@ -58,9 +57,8 @@ class Summand(NamedTuple):
 
     @property
     def call(self) -> int:
-        """A number of 32 bits that stands for names, shapes, type and library, the same on all
-        workers."""
-        return zlib.crc32(self.backend.name.encode(), self.layout.signature)
+        """A number of 32 bits that stands for names, shapes and type, the same on all workers."""
+        return self.layout.signature
 
     @property
     def known_by(self) -> str:
@@ -71,8 +69,7 @@ class Summand(NamedTuple):
         shapes = [shape for _, shape in self.layout.described.values()]
         some = ", ".join(map(str, shapes[:_SOME])) + ", .." * (len(shapes) > _SOME)
         many = "an array" if self.alone else f"{len(shapes)} array{'s' * (len(shapes) != 1)}"
-        where = "" if self.backend is HOST else " on a device"
-        return f"{many} of {self.bucket.dtype} {some}{where}"
+        return f"{many} of {self.bucket.dtype} {some}"
 
     def result(self, total: Buffer) -> Any:
         """Return the total in the form of what was given. It shares the memory of ``total``, if

@@ -112,20 +112,29 @@ class Collectives:
                 total = total.div(len(found), rounding_mode="trunc")
             one.detach().copy_(total)
 
-    def broadcast(self, tensors: Sequence[torch.Tensor], source: int) -> int:
-        """Write the tensors of the worker of this rank on all. If it is lost, the first one that
-        lives stands in for it. Returns whose they are."""
-        found, source = self.from_one(source, lambda: [_bytes_of(one) for one in tensors])
+    def broadcast(
+        self, tensors: Sequence[torch.Tensor], source: int, stands_in: bool = False
+    ) -> None:
+        """Write the tensors of the worker of this rank on all. Raises PeersLost if it is lost.
+        ``stands_in``: see `from_one`."""
+        found, _ = self.from_one(source, lambda: [_bytes_of(one) for one in tensors], stands_in)
         for one, there in zip(tensors, found, strict=True):
             one.detach().copy_(_like(one, there))
-        return source
 
-    def from_one(self, source: int, value: Callable[[], Any]) -> tuple[Any, int]:
-        """Return on all what ``value`` returns on the worker of this rank; and that rank, or the
-        one that stands in for it: the first that lives."""
+    def from_one(
+        self, source: int, value: Callable[[], Any], stands_in: bool = False
+    ) -> tuple[Any, int]:
+        """Return on all what ``value`` returns on the worker of this rank, and that rank. Raises
+        PeersLost if it is lost. ``stands_in``: if rank 0 is lost, the first worker that lives takes
+        its place."""
+        if not 0 <= source < self._size:
+            raise UsageError(f"there is no rank {source} among {self._size} workers")
+        stands_in = stands_in and source == 0
         found: Mapping[int, Any] = {}
         while source not in found:
             if source not in self.alive:
+                if not stands_in:
+                    raise lost(source)
                 source = self.alive[0]
             found = self.exchange(value() if self._group.worker == source else None)
         return found[source], source

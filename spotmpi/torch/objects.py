@@ -1,4 +1,4 @@
-"""Calls of torch.distributed for objects, among the workers of a job.
+"""Calls of torch.distributed for objects among the workers of a job; and who may stand in for whom.
 
 Torch makes several calls of each one, of sizes and of bytes, and a worker that is lost between them
 leaves rubbish. Here each is one exchange: such a worker is in it on all others, or on none. Torch
@@ -7,21 +7,42 @@ turns objects into bytes and back, as ever.
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from spotmpi.errors import UsageError
 from spotmpi.torch.collectives import Collectives, lost
 
-__all__ = ["Peers", "replace"]
+__all__ = ["CALLS", "Peers", "is_alike"]
 
-_REPLACED = "of_spotmpi"
-"""An attribute of a function that has been replaced."""
+_TORCH = "torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"
+_BETWEEN = (*_TORCH, "spotmpi.torch", "torch.overrides", "torch.utils._device")
+"""Modules between a script's call and this one."""
+_ALIKE = (
+    *("accelerate.utils.random", "lightning", "lightning_fabric", "pytorch_lightning"),
+    "transformers",
+)
+"""Modules that send from rank 0 what is the same on all: random states, signals, names."""
+
+
+def is_alike() -> bool:
+    """Return True if all workers have the same to give in the call of torch.distributed that is
+    under way, so that one may stand in for rank 0. So it is if DDP asks, by C++, and where the
+    caller is known for it. Alike on all workers."""
+    asked = False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name: str = frame.f_globals.get("__name__", "")
+        if not name.startswith(_BETWEEN):
+            return not asked or name.startswith(_ALIKE)
+        asked = asked or name.startswith((*_TORCH, __name__))
+        frame = frame.f_back
+    return not asked
 
 
 class Peers(Protocol):
@@ -34,14 +55,14 @@ class Peers(Protocol):
     def rank(self) -> int:
         """Return this worker's rank."""
 
-    def note(self, rank: int, source: int) -> None:
-        """Say once that this worker stands in for that rank, if it does."""
+    def size(self) -> int:
+        """Return the number of workers at the start."""
 
 
 def all_gather_object(group: Peers, object_list: list[Any], obj: Any) -> None:
-    """Write all workers' objects into a list on all."""
+    """Write all workers' objects into a list on all. Of a lost one there is the next one's."""
     for rank, one in enumerate(_gathered(group, obj)):
-        object_list[rank] = one
+        object_list[rank] = _object(one, group)
 
 
 def gather_object(
@@ -54,8 +75,9 @@ def gather_object(
     """Write all workers' objects into a list on one."""
     found = _gathered(group, obj)
     if group.rank() == _rank(dst, group_dst):
-        assert object_gather_list is not None, "give a list on the worker that gathers"
-        object_gather_list[:] = found
+        if object_gather_list is None:
+            raise UsageError("give object_gather_list on the worker that gathers")
+        object_gather_list[:] = [_object(one, group) for one in found]
 
 
 def broadcast_object_list(
@@ -65,14 +87,15 @@ def broadcast_object_list(
     device: Any = None,
     group_src: int | None = None,
 ) -> None:
-    """Write one worker's objects on all. If it is lost, the first worker that lives stands in for
-    it, unless that one has nothing but None: then PeersLost is raised on all."""
+    """Write one worker's objects on all. Raises PeersLost if it is lost, or if the one that stands
+    in for it has nothing but None."""
     source = _rank(src, group_src)
-    said, came_from = group.collectives.from_one(source, lambda: _bytes_of(object_list, group))
+    said, came_from = group.collectives.from_one(
+        source, lambda: _bytes_of(object_list, group), stands_in=is_alike()
+    )
     found = _object(said, group)
     if came_from != source and all(one is None for one in found):
         raise lost(source)
-    group.note(source, came_from)
     object_list[:] = found
 
 
@@ -84,51 +107,29 @@ def scatter_object_list(
     group_src: int | None = None,
 ) -> None:
     """Write on each worker its object of one worker's list. Raises PeersLost if that is lost."""
-    source = _rank(src, group_src)
-    mine = scatter_object_input_list or []
-    said, came_from = group.collectives.from_one(
-        source, lambda: [_bytes_of(one, group) for one in mine]
-    )
-    if came_from != source:
-        raise lost(source)
+    source, mine = _rank(src, group_src), scatter_object_input_list or []
+    if group.rank() == source and len(mine) != group.size():
+        raise UsageError(f"{len(mine)} objects for {group.size()} workers")
+    said, _ = group.collectives.from_one(source, lambda: [_bytes_of(one, group) for one in mine])
     scatter_object_output_list[0] = _object(said[group.rank()], group)
 
 
-def replace(kind: type[Peers]) -> None:
-    """Let torch's calls be these, for groups of this kind. Local."""
-    for ours in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list):
-        usual = getattr(dist, ours.__name__)
-        if not hasattr(usual, _REPLACED):
-            for module in (dist, distributed_c10d):
-                setattr(module, ours.__name__, _either(usual, ours, kind))
-
-
-def _either(
-    usual: Callable[..., None], ours: Callable[..., None], kind: type[Peers]
-) -> Callable[..., None]:
-    known = inspect.signature(usual)
-
-    @functools.wraps(usual)
-    def call(*given: Any, **named: Any) -> None:
-        arguments = known.bind(*given, **named).arguments
-        group = arguments.pop("group", None) or dist.group.WORLD
-        if isinstance(group, kind):
-            ours(group, **arguments)
-        else:
-            usual(*given, **named)
-
-    setattr(call, _REPLACED, True)
-    return call
+CALLS: Mapping[str, Callable[..., None]] = {
+    call.__name__: call
+    for call in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list)
+}
+"""By torch's names. Each takes a group first, and what torch's takes."""
 
 
 def _gathered(group: Peers, obj: Any) -> list[Any]:
-    """Return all workers' objects by rank; a worker that lives stands in for one that is lost."""
-    found = group.collectives.exchange(_bytes_of(obj, group))
-    return [_object(one, group) for one in group.collectives.filled(found)]
+    """Return the bytes of all workers' objects, by rank."""
+    return group.collectives.filled(group.collectives.exchange(_bytes_of(obj, group)))
 
 
 def _rank(of_all: int | None, of_group: int | None) -> int:
     """Return a rank that torch names in one of two ways: groups have all workers, in order."""
+    if of_all is not None and of_group is not None:
+        raise UsageError(f"give one rank, not {of_all} and {of_group}")
     return of_group or 0 if of_all is None else of_all
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,11 +14,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from spotmpi import torch_autoload
 from spotmpi.errors import UsageError
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
-from spotmpi.torch.collectives import Collectives, Rounds, lost
+from spotmpi.torch.collectives import Collectives, Rounds
 from spotmpi.training.participant import turned_away
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "workers"]
@@ -53,7 +53,7 @@ def register() -> None:
     """Tell torch of the backend. Local."""
     if BACKEND.upper() not in dist.Backend.__dict__:
         dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
-        objects.replace(WorkerGroup)
+        torch_autoload.replace_object_calls()
 
 
 def workers() -> tuple[int, ...]:
@@ -108,6 +108,7 @@ class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
             self._complete()
         if not self._future.done():
             raise RuntimeError("the backward pass that asked for this sum has failed")
+        self._future.wait()  # so that this stream of a device comes after that of the sum
         return True
 
     def is_completed(self) -> bool:
@@ -151,6 +152,9 @@ class Later(NamedTuple):
 class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no types for it
     """All workers of a job. Each call is collective and blocks until it is complete."""
 
+    object_calls = objects.CALLS
+    """Calls for objects, in the place of torch's."""
+
     def __init__(self, rank: int, size: int, collectives: Collectives | None = None) -> None:
         """``collectives``: of a group that is there already; None: this is the first one."""
         super().__init__(rank, size)
@@ -163,8 +167,6 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         self._collectives = collectives
         self._later: list[Later] = []
         """Sums that wait for the end of a backward pass."""
-        self._stands_for: set[int] = set()
-        """Lost ranks for which this worker gives something to all."""
         self._name = self._about = ""
 
     @property
@@ -258,20 +260,10 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         return Call(tensors)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Call:
-        """Write one worker's tensors on all, or those of the first worker that lives. That one says
-        so once, if a script asks and not DDP, whose tensors are the same on all."""
-        asked = _caller().startswith("torch.distributed.distributed_c10d")
-        source = self.collectives.broadcast(tensors, opts.rootRank)
-        if asked:
-            self.note(opts.rootRank, source)
+        """Write one worker's tensors on all. Raises PeersLost if it is lost, unless all have the
+        same."""
+        self.collectives.broadcast(tensors, opts.rootRank, objects.is_alike())
         return Call(tensors)
-
-    def note(self, rank: int, source: int) -> None:
-        """Say once that this worker stands in for that rank, if it does."""
-        if source == self.rank() != rank and rank not in self._stands_for:
-            self._stands_for.add(rank)
-            said = f"rank {rank} is lost: what it was to give to all, rank {source} gives"
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Call:
         """Write each worker's tensor into a list on all."""
@@ -301,8 +293,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write on each worker its tensor of one worker's list."""
         (out,) = outputs
         mine = torch.stack(list(inputs[0])) if inputs else out.new_empty((self._size, *out.shape))
-        if self.collectives.broadcast([mine], opts.rootRank) != opts.rootRank:
-            raise lost(opts.rootRank)
+        self.collectives.broadcast([mine], opts.rootRank)
         out.detach().copy_(mine[self.rank()])
         return Call(outputs)
 

@@ -29,7 +29,7 @@ _LAST = 32
 """Number of last rounds that a round is compared with."""
 _FIRST = 64
 """First rounds, each written at once: usual times are not known yet, and many workers die early."""
-_NAMES = ("step", "mean", "once", "gather", "sum", "sum", "end")
+_NAMES = ("step", "mean", "once", "gather", *("sum",) * 4, "end")
 """Names of the kinds of rounds, by number (`control_word`)."""
 
 Cpu = Callable[[], tuple[float, float] | None]
