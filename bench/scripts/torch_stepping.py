@@ -113,11 +113,9 @@ def main(file: Path, count: int, params: int, device: str, way: str) -> None:
     alone, ours, theirs = (Side(params, device) for _ in range(3))
     rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{what}"]) for what in ("RANK", "SIZE"))
     place = {"rank": rank, "world_size": size, "init_method": f"file://{file}.gloo"}
-    with (
-        by_ddp(ours, place)
-        if way == "ddp"
-        else by_optimizer(ours, place, overlap=way == "overlap") as meeting
-    ):
+    overlap = way == "overlap"
+    begun = by_ddp(ours, place) if way == "ddp" else by_optimizer(ours, place, overlap)
+    with begun as meeting:
         # Only now: spotmpi has initialised MPI as it needs it.
         from spotmpi.fabric.mpi.calls import MPI
 

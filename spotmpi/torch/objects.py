@@ -8,7 +8,7 @@ turns objects into bytes and back, as ever.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
@@ -20,29 +20,34 @@ from spotmpi.torch.collectives import Collectives, lost
 
 __all__ = ["CALLS", "Peers", "is_alike"]
 
-_TORCH = "torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"
-_BETWEEN = (*_TORCH, "spotmpi.torch", "torch.overrides", "torch.utils._device")
+_BETWEEN = (
+    *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
+    *("spotmpi.torch", "spotmpi.torch_autoload", "torch.overrides", "torch.utils._device"),
+)
 """Modules between a script's call and this one."""
 _ALIKE = (
+    *("torch.nn.parallel", "torch.distributed.utils"),  # DDP: its buffers
     *("accelerate.utils.random", "lightning", "lightning_fabric", "pytorch_lightning"),
     "transformers",
 )
-"""Modules that send from rank 0 what is the same on all: random states, signals, names."""
+"""Modules that send from rank 0 what is the same on all: buffers, random states, signals, names."""
 
 
 def is_alike() -> bool:
-    """Return True if all workers have the same to give in the call of torch.distributed that is
-    under way, so that one may stand in for rank 0. So it is if DDP asks, by C++, and where the
-    caller is known for it. Alike on all workers."""
-    asked = False
+    """Return True if the code that has made the call of torch.distributed which is under way is
+    known to send from rank 0 what all workers have, so that one may stand in. Alike on all."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name: str = frame.f_globals.get("__name__", "")
-        if not name.startswith(_BETWEEN):
-            return not asked or name.startswith(_ALIKE)
-        asked = asked or name.startswith((*_TORCH, __name__))
+        if not _is_in(name, _BETWEEN):
+            return _is_in(name, _ALIKE)
         frame = frame.f_back
-    return not asked
+    return False
+
+
+def _is_in(name: str, modules: Sequence[str]) -> bool:
+    """Return True if this is the name of one of these modules, or of a module in one."""
+    return any(name == one or name.startswith(f"{one}.") for one in modules)
 
 
 class Peers(Protocol):
