@@ -261,12 +261,18 @@ class Fabric(ABC):
 
     @abstractmethod
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory for rounds of this ``layout``, from the data plane. Local.
 
         ``name``: set for an arena of many rounds. In these, each worker uses the arena that it
         gave this name last. ``state``: the double buffer that sums may go straight into.
+        ``instead_of``: an arena of another name, which no worker uses any more: its memory goes
+        with its owner's last reference.
         """
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:

@@ -41,7 +41,11 @@ class SoloFabric(Fabric):
         self.membership = Membership.first([socket.gethostname()])
 
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena in which the contribution is the sum."""
         return private_arena(layout, in_place=True)

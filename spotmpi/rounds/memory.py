@@ -154,12 +154,13 @@ class RoundMemory:
 
     def _arena_of_sum(self, payload: Payload) -> Arena:
         """Make an arena that the plane may share between workers, in place of the oldest one."""
+        oldest = None
         if len(self._sums) == _MOST_SUMS:
-            del self._sums[next(iter(self._sums))]
+            oldest = self._sums.pop(next(iter(self._sums)))
         dtype, on_device = _TYPES[payload.kind]
         shape = Shape(dtype, payload.size, DEVICE if on_device else HOST)
         name = f"sum/{shape.dtype}/{shape.size}/{shape.backend.name}"
-        return self._arena_of([shape], name)
+        return self._arena_of([shape], name, instead_of=oldest)
 
 
 _TYPES = {kind: what for what, kind in control_word.SUMS.items()}

@@ -42,7 +42,11 @@ class InPlacePlane(Plane):
         self._total = ways.total
 
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena whose results arrive where the contributions were."""
         return private_arena(layout, in_place=True)
@@ -76,7 +80,11 @@ class Apart(Plane):
         self._last = 0
 
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena whose contributions stay as they are."""
         return private_arena(layout, in_place=False, state=state)

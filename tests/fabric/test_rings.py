@@ -198,11 +198,17 @@ def test_fewer_bytes_are_sent() -> None:
     assert whole * 0.25 < sent["int8"] < whole * 0.29
 
 
+def sent(workers: list[Worker]) -> int:
+    """Messages so far."""
+    assert workers[0].post is not None
+    return workers[0].post.sent
+
+
 def break_off(workers: list[Worker], which: int, after: int) -> None:
     """This one is lost in the middle of a round, when so many messages have been sent."""
     post = workers[0].post
     assert post is not None
-    until = post.sent + after
+    until = sent(workers) + after
     victim = workers[which]
     alive = [worker for worker in workers if worker is not victim]
 
@@ -278,12 +284,18 @@ def test_after_a_loss_amid_a_small_sum_all_who_are_left_get_it(which: int, after
         worker.bring(1)
 
     def start(worker: Worker) -> list[int]:
-        worker.handles = [worker.plane.start(worker.word.parts[0])]
+        """A large one, beside which small ones are not left to MPI."""
+        worker.handles = [worker.plane.start(part) for part in worker.data.parts[1:small]]
         return worker.handles
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Worker, "start", start)
-        break_off(workers, which, after)
+        small = 2
+        before = sent(workers)
+        at_once(workers, Worker.round)
+        large = sent(workers) - before
+        small = 3
+        break_off(workers, which, large + after)
     for worker in workers:
         assert worker.line is not None
         worker.line.come_late()
@@ -292,6 +304,24 @@ def test_after_a_loss_amid_a_small_sum_all_who_are_left_get_it(which: int, after
     for found in at_once(workers, Worker.round):
         assert same(found, sums)
     check(workers, 2)
+
+
+@RINGS_ONLY
+@pytest.mark.parametrize("size", [3, 700])
+@pytest.mark.parametrize("host", [0, 1])
+def test_what_is_small_goes_by_mpi_for_a_newcomer_and_so_for_all(host: int, size: int) -> None:
+    """The others have loaded Numba before it came, for something large; it has not."""
+    post = Post(3)
+    workers = [Worker(me, where, post) for me, where in enumerate((0, 0, host))]
+    meet(workers)
+    for worker in workers[:2]:
+        worker.plane.arena([Shape("float32", 5000)], "sum of others")
+    for worker in workers:
+        worker.data = worker.word = worker.plane.arena([Shape("float32", size)], "sum")
+    assert not workers[2].node.barrier.loaded
+    for worker in workers:  # in turn: nobody waits for another one
+        worker.plane.wait([worker.plane.start(part) for part in worker.data.parts])
+        assert len(worker.by_mpi_instead) == 1
 
 
 @RINGS_ONLY

@@ -376,6 +376,25 @@ def test_the_last_arena_of_a_name_counts_and_others_are_given_back() -> None:
     assert mapped() <= before
 
 
+def test_what_was_made_instead_of_others_is_all_that_is_there() -> None:
+    """Also for others: they have no memory of a worker that it uses no more."""
+    workers = company(2)
+    check(workers, 0)
+
+    def sum_of(worker: Worker, size: int, name: str) -> None:
+        plane, gone = worker.plane, worker.data
+        worker.data = plane.arena([Shape("float32", size)], name, instead_of=gone)
+        worker.plane.wait([worker.plane.start(part) for part in worker.data.parts])
+
+    for size in range(5000, 5003):
+        at_once(workers, lambda one, size=size: sum_of(one, size, f"sum/{size}"))
+    before = mapped()
+    for size in range(6000, 6060):
+        at_once(workers, lambda one, size=size: sum_of(one, size, f"sum/{size}"))
+    assert mapped() == before
+    assert not any(worker.by_mpi_instead for worker in workers)
+
+
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.first("waiting-4", "ahead-2")
 def test_processes_that_are_killed_at_any_moment(count: int, tmp_path: Path) -> None:

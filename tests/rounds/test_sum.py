@@ -114,12 +114,17 @@ def test_memory_of_the_last_sums_is_kept_and_no_more(
     made = []
     kept = trainer._participant._exchange.memory
     arena_of = kept._arena_of
-    monkeypatch.setattr(kept, "_arena_of", lambda *how: (made.append(how[1:]), arena_of(*how))[1])
+
+    def make(layout: Any, name: str, instead_of: Any) -> Any:
+        made.append((name, instead_of and instead_of.layout[0].size))
+        return arena_of(layout, name, instead_of=instead_of)
+
+    monkeypatch.setattr(kept, "_arena_of", make)
     sizes = [1, 2, 1, 3, 4, 1, 5, 2, 1]
     for size in sizes:
         trainer.sum(np.ones(size))
-    names = [f"sum/float64/{size}/NumPy" for size in (1, 2, 3, 4, 5, 2)]
-    assert [name for (name,) in made] == names
+    due = [(1, None), (2, None), (3, None), (4, None), (5, 2), (2, 3)]
+    assert made == [(f"sum/float64/{size}/NumPy", gone) for size, gone in due]
     assert len(kept._sums) == memory._MOST_SUMS
 
 

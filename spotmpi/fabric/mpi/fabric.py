@@ -92,10 +92,14 @@ class MpiFabric(Fabric):
             self._arrival = Arrival(paths, retired)  # nobody else meets and knocks
 
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena of the data plane."""
-        return self._plane.arena(layout, name, state)
+        return self._plane.arena(layout, name, state, instead_of)
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Return the answer of the data plane."""

@@ -55,18 +55,26 @@ class Devices(Plane):
             arena.near = None
 
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena on the device, and one on the host beside it, if it has a name and all
         its arrays are of a device; else an arena of the node."""
-        if (old := self._arenas.pop(name, None)) is not None:
-            old.close()
+        for gone in {name, "" if instead_of is None else instead_of.name}:
+            if (old := self._arenas.pop(gone, None)) is not None:
+                old.close()
+        if isinstance(instead_of, DeviceArena):
+            instead_of = instead_of.host
         if layout and name and all(shape.backend is DEVICE for shape in layout):
-            host = self.node.arena([shape._replace(backend=HOST) for shape in layout], name)
+            on_host = [shape._replace(backend=HOST) for shape in layout]
+            host = self.node.arena(on_host, name, instead_of=instead_of)
             self._arenas[name] = made = DeviceArena(layout, host)
             made.name = name
             return made
-        return self.node.arena(layout, name, state)
+        return self.node.arena(layout, name, state, instead_of)
 
     def start(self, part: Part) -> Handle:
         """Begin to sum ``part``. Blocks until it is in the memory of the host, if it goes there."""

@@ -260,13 +260,17 @@ class Plane(ABC):
 
     @abstractmethod
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory for rounds of this ``layout``, all zero. Local.
 
         ``name``: the name of an arena for many rounds. In these all workers use the last arena that
         they gave this name. A plane may do more for an arena with a name. ``state``: sums may go
-        right into it.
+        right into it. ``instead_of``: an arena of another name, which no worker uses any more.
         """
 
     @abstractmethod

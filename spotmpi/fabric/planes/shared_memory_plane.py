@@ -42,7 +42,7 @@ from spotmpi.fabric.planes.plane import (
     private_arena,
 )
 from spotmpi.fabric.planes.rings import Rings
-from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
+from spotmpi.fabric.planes.shared_arena import SharedArena
 from spotmpi.fabric.planes.sum_thread import SumThread
 from spotmpi.kernels import cpu, moving
 from spotmpi.protocol.membership import WorkerId
@@ -56,7 +56,7 @@ _SUMMED = ("float32", "float64")
 """The dtypes for which there are kernels."""
 
 _WORTH_IT = 1024
-"""Elements of an array from which on it is worth the time to load Numba, to wait without MPI."""
+"""Elements of an array for which it is worth the time to load Numba, to wait without MPI."""
 
 _EVIDENCE = 2.0
 """Seconds to wait for news of a loss if memory cannot be reached; without news it is an error."""
@@ -146,27 +146,36 @@ class SharedMemoryPlane(Plane):
     # Rounds.
 
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory that others can read, if it has a name and is worth it."""
-        old = self._arenas.pop(name, None)
-        if old is not None and isinstance(old.arena, SharedArena):
-            old.arena.unshare()  # or others would find it, and wait for who uses it no more
+        for gone in {name, "" if instead_of is None else instead_of.name}:
+            old = self._arenas.pop(gone, None)
+            if old is not None and isinstance(old.arena, SharedArena):
+                old.arena.unshare()  # or others would find it, and wait for who uses it no more
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
-        large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
         # Workers compare layouts, so these are the same on all. Before that, rounds have only
         # unnamed parts and small ones, which go by MPI.
-        if not (name and fits and HostBarrier.possible and (large or self.barrier.loaded)):
+        if not (name and fits and HostBarrier.possible):
             return private_arena(layout, in_place=True)
-        self.barrier.load()
-        for shape in layout:  # or others would wait for this in a round
-            if shape.size >= _WORTH_IT:
-                cpu.warm(shape.dtype)
-            if shape.narrowing is not None:
-                shape.narrowing.warm()
-            if state is not None:
-                moving.warm(shape.dtype)
-        made = self._shared(layout, name, state) or private_arena(layout, in_place=True)
+        if _is_large(layout):
+            self.barrier.load()
+        made = None
+        if self.barrier.loaded:
+            for shape in layout:  # or others would wait for this in a round
+                if shape.size >= _WORTH_IT:
+                    cpu.warm(shape.dtype)
+                if shape.narrowing is not None:
+                    shape.narrowing.warm()
+                if state is not None:
+                    moving.warm(shape.dtype)
+            made = self._shared(layout, name, state)
+        if made is None:
+            made = private_arena(layout, in_place=True)
         made.name = name
         self._arenas[name] = NamedArena(made)
         return made
@@ -196,23 +205,25 @@ class SharedMemoryPlane(Plane):
             raise self._thread.failure
         self._last += 1
         call = self._started[self._last] = _Call(part)
-        if self.neighbours.present and (named := self._named(part)) is not None:
+        named = self._named(part) if self.neighbours.present else None
+        if named is not None and self._meets(named.arena):
             call.named = named
             ways = () if self.rings is None else self.ways_of(named.arena.layout[part.number])
             call.way = named.start(part.number, ways, self.rings)
-            if self._meets(named.arena):
-                if isinstance(named.arena, SharedArena):
-                    named.arena.show(part.weight)
-                self._begun += 1
-                call.number = self.neighbours.bindings << 32 | self._begun
-                self.barrier.ready(self._header, call.number)
+            if isinstance(named.arena, SharedArena):
+                named.arena.show(part.weight)
+            self._begun += 1
+            call.number = self.neighbours.bindings << 32 | self._begun
+            self.barrier.ready(self._header, call.number)
+        elif named is not None:
+            named.leave_to_mpi(part.number)
         return self._last
 
     def _meets(self, arena: Arena) -> bool:
         """Return True if this host's members wait for each other to sum it; the same on all."""
-        # On one host a small arena goes along with a large one, or else by MPI.
-        large = self.rings is not None or not _is_small(arena.contributions)
-        return large or any(other.number for other in self._started.values())
+        # A small arena goes along with a large one, or else by MPI: if this worker has ever loaded
+        # Numba, a newcomer may not have.
+        return _is_large(arena.layout) or any(other.number for other in self._started.values())
 
     def proceed(self) -> None:
         """Sum in a thread, unless MPI was started without threads."""
@@ -378,5 +389,5 @@ def _new_header() -> SharedHeader | None:
         return None
 
 
-def _is_small(buffers: Sequence[Buffer]) -> bool:
-    return all(len(buffer) <= SMALL for buffer in buffers)
+def _is_large(layout: Sequence[Shape]) -> bool:
+    return any(shape.size >= _WORTH_IT for shape in layout)

@@ -47,7 +47,11 @@ class DataPath:
         self._handles: Handle = 0
 
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory for rounds."""
         made = private_arena(layout, self._in_place, state)

@@ -22,7 +22,11 @@ class SimulatedFabric(Fabric):
         self.simulation = simulation
 
     def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+        self,
+        layout: Sequence[Shape],
+        name: str = "",
+        state: DoubleBuffer | None = None,
+        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory that the simulation makes."""
         return self.simulation.data_path.arena(layout, name, state)
