@@ -7,23 +7,17 @@ group ``torch.backends``). So it imports little, and raises nothing.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
-from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from spotmpi.settings import TORCH_PROCESS
+from spotmpi.torch_calls import put, replace_object_calls
 
-__all__ = ["autoload", "replace_object_calls"]
+__all__ = ["autoload"]
 
 _TAKEN = (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo", "spotmpi")
 """Backends of torch in whose place the job is."""
-
-_OBJECT_CALLS = "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"
-_ASKS_GROUP = "asks_group"
-"""An attribute of a function that has been replaced."""
 
 
 def autoload() -> None:
@@ -47,7 +41,9 @@ def autoload() -> None:
         whole = world_size in (-1, int(os.environ["WORLD_SIZE"]))
         mine = rank in (-1, int(os.environ["RANK"]))
         if _is_worker() and whole and mine and store is None and _is_taken(backend):
-            import_module("spotmpi.torch.process_group").init_process_group()
+            from spotmpi.torch.process_group import init_process_group as ours
+
+            ours()
         else:
             init(backend, init_method, timeout, world_size, rank, store, *more, **known)
 
@@ -59,43 +55,9 @@ def autoload() -> None:
             backend = None  # as the whole group
         return new(ranks, timeout, backend, *more, **known)
 
-    _put("init_process_group", init_process_group)
-    _put("new_group", new_group)
+    put("init_process_group", init_process_group)
+    put("new_group", new_group)
     replace_object_calls()
-
-
-def replace_object_calls() -> None:
-    """Let groups of spotmpi make torch's calls for objects themselves. Local."""
-    for name in _OBJECT_CALLS:
-        usual = getattr(sys.modules["torch.distributed"], name)
-        if not hasattr(usual, _ASKS_GROUP):
-            _put(name, _asking_group(usual))
-
-
-def _asking_group(usual: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that asks its group for a call of its own, and else makes the usual one."""
-    known = inspect.signature(usual)
-
-    @functools.wraps(usual)
-    def call(*given: Any, **named: Any) -> None:
-        arguments = known.bind(*given, **named).arguments
-        group = arguments.pop("group", None) or sys.modules["torch.distributed"].group.WORLD
-        ours = getattr(group, "object_calls", {}).get(usual.__name__)
-        if ours is None:
-            usual(*given, **named)
-        else:
-            ours(group, **arguments)
-
-    setattr(call, _ASKS_GROUP, True)
-    return call
-
-
-def _put(name: str, ours: Callable[..., Any]) -> None:
-    """Replace a function of torch.distributed in all its modules: some have copies."""
-    usual = getattr(sys.modules["torch.distributed"], name)
-    for where, module in list(sys.modules.items()):
-        if where.startswith("torch.distributed") and vars(module).get(name) is usual:
-            setattr(module, name, ours)
 
 
 def _is_worker() -> bool:

@@ -22,7 +22,7 @@ __all__ = ["CALLS", "Peers", "is_alike"]
 
 _BETWEEN = (
     *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
-    *("spotmpi.torch", "spotmpi.torch_autoload", "torch.overrides", "torch.utils._device"),
+    *("spotmpi.torch", "spotmpi.torch_calls", "torch.overrides", "torch.utils._device"),
 )
 """Modules between a script's call and this one."""
 _ALIKE = (

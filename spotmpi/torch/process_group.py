@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from spotmpi import torch_autoload
 from spotmpi.errors import UsageError
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
 from spotmpi.torch.collectives import Collectives, Rounds
+from spotmpi.torch_calls import replace_object_calls
 from spotmpi.training.participant import turned_away
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "workers"]
@@ -53,7 +53,7 @@ def register() -> None:
     """Tell torch of the backend. Local."""
     if BACKEND.upper() not in dist.Backend.__dict__:
         dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
-        torch_autoload.replace_object_calls()
+        replace_object_calls()
 
 
 def workers() -> tuple[int, ...]:

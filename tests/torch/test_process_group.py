@@ -21,7 +21,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import spotmpi.torch  # noqa: E402
-from spotmpi import torch_autoload  # noqa: E402
+from spotmpi import torch_calls  # noqa: E402
 from spotmpi.errors import UsageError  # noqa: E402
 from spotmpi.settings import TORCH_PROCESS  # noqa: E402
 from spotmpi.torch import process_group  # noqa: E402
@@ -135,7 +135,7 @@ def test_a_process_that_is_no_worker_is_left_alone(
 
 
 def test_the_calls_for_objects_that_are_replaced_are_those_that_a_group_has() -> None:
-    assert set(torch_autoload._OBJECT_CALLS) == set(process_group.WorkerGroup.object_calls)
+    assert set(torch_calls.OBJECT_CALLS) == set(process_group.WorkerGroup.object_calls)
 
 
 def test_there_is_one_group_and_one_after_it(alone: Any) -> None:

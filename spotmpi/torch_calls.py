@@ -1,0 +1,51 @@
+"""Functions of torch.distributed that are replaced. Imports no torch: `import torch` calls this."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["OBJECT_CALLS", "put", "replace_object_calls"]
+
+OBJECT_CALLS = "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"
+"""The calls for objects, which a group of spotmpi makes itself."""
+
+_ASKS = "asks_group"
+"""An attribute of a function that has been replaced."""
+
+
+def replace_object_calls() -> None:
+    """Let groups of spotmpi make torch's calls for objects themselves. Local."""
+    for name in OBJECT_CALLS:
+        usual = getattr(sys.modules["torch.distributed"], name)
+        if not hasattr(usual, _ASKS):
+            put(name, _asking_group(usual))
+
+
+def _asking_group(usual: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that asks its group for a call of its own, and else makes the usual one."""
+    known = inspect.signature(usual)
+
+    @functools.wraps(usual)
+    def call(*given: Any, **named: Any) -> None:
+        arguments = known.bind(*given, **named).arguments
+        group = arguments.pop("group", None) or sys.modules["torch.distributed"].group.WORLD
+        ours = getattr(group, "object_calls", {}).get(usual.__name__)
+        if ours is None:
+            usual(*given, **named)
+        else:
+            ours(group, **arguments)
+
+    setattr(call, _ASKS, True)
+    return call
+
+
+def put(name: str, ours: Callable[..., Any]) -> None:
+    """Replace a function of torch.distributed in all its modules: some have copies."""
+    usual = getattr(sys.modules["torch.distributed"], name)
+    for where, module in list(sys.modules.items()):
+        if where.startswith("torch.distributed") and vars(module).get(name) is usual:
+            setattr(module, name, ours)
