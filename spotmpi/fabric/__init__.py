@@ -271,8 +271,8 @@ class Fabric(ABC):
 
         ``name``: set for an arena of many rounds. In these, each worker uses the arena that it
         gave this name last. ``state``: the double buffer that sums may go straight into.
-        ``instead_of``: an arena of another name, which no worker uses any more: its memory goes
-        with its owner's last reference.
+        ``instead_of``: an arena of another name, which no worker uses any more: its memory is free
+        with the last reference to it.
         """
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:

@@ -20,6 +20,7 @@ import pytest
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Part, Shape
 from spotmpi.fabric.neighbours.shared_memory import Segment
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import Ways, private_arena
 from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.kernels import cpu
@@ -224,6 +225,7 @@ def test_workers_that_have_not_compared_their_models_do_not_wait_for_each_other(
     for worker, size in zip(workers, (100, 5000), strict=True):
         worker.data = worker.plane.arena([Shape("float32", size)], "data")
         worker.word = worker.plane.arena(WORD, "word")
+        worker.broken.set()  # who waits for others raises PeersLost; MPI's stand-in never waits
         worker.plane.wait([worker.plane.start(part) for part in worker.word.parts])
         assert len(worker.by_mpi_instead) == 1
 
@@ -376,8 +378,8 @@ def test_the_last_arena_of_a_name_counts_and_others_are_given_back() -> None:
     assert mapped() <= before
 
 
-def test_what_was_made_instead_of_others_is_all_that_is_there() -> None:
-    """Also for others: they have no memory of a worker that it uses no more."""
+def test_an_arena_that_takes_the_place_of_another_one_frees_its_memory() -> None:
+    """On this worker, and where others have mapped it."""
     workers = company(2)
     check(workers, 0)
 
@@ -393,6 +395,14 @@ def test_what_was_made_instead_of_others_is_all_that_is_there() -> None:
         at_once(workers, lambda one, size=size: sum_of(one, size, f"sum/{size}"))
     assert mapped() == before
     assert not any(worker.by_mpi_instead for worker in workers)
+
+
+def test_no_update_is_fused_with_a_small_sum() -> None:
+    """Workers that have not loaded Numba could not, and all must do the same."""
+    plane = company(1)[0].plane
+    assert plane.barrier.loaded
+    layout = [Shape("float32", 700)]
+    assert not plane.arena(layout, "data2", DoubleBuffer([("float32", 700)])).fuses
 
 
 @pytest.mark.parametrize("count", [2, 4])

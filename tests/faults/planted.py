@@ -344,6 +344,24 @@ PLANES: list[_Slip] = [
         "self.barrier.join(self.barrier._present or self.neighbours.present)",
     ),
     (
+        "a_small_sum_is_waited_for_by_those_who_share_it",
+        "fabric/planes/shared_memory_plane.py",
+        "return _is_large(arena.layout) or any(",
+        "return isinstance(arena, SharedArena) or any(",
+    ),
+    (
+        "an_update_is_fused_with_a_small_sum_by_those_who_share_it",
+        "fabric/planes/shared_memory_plane.py",
+        "            state = None  # Numba",
+        "            pass  # Numba",
+    ),
+    (
+        "an_arena_stays_when_another_one_takes_its_place",
+        "fabric/planes/shared_memory_plane.py",
+        'for gone in {name, "" if instead_of is None else instead_of.name}:',
+        "for gone in {name}:",
+    ),
+    (
         "messages_between_hosts_are_not_given_up",
         "fabric/planes/shared_memory_plane.py",
         "        if self._ways.line is not None:\n            self._ways.line.give_up()\n",

@@ -270,7 +270,8 @@ class Plane(ABC):
 
         ``name``: the name of an arena for many rounds. In these all workers use the last arena that
         they gave this name. A plane may do more for an arena with a name. ``state``: sums may go
-        right into it. ``instead_of``: an arena of another name, which no worker uses any more.
+        right into it. ``instead_of``: an arena of another name, which no worker uses any more: its
+        memory is free with the last reference to it.
         """
 
     @abstractmethod

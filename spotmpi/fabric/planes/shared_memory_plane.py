@@ -13,7 +13,8 @@ rings, others straight, small ones by the first workers of the hosts. If it is n
 is fastest, all are tried in the first rounds after a change of the members.
 
 A worker that waits sleeps, and looks for losses after each sleep (`host_barrier`). Arenas without a
-name and tiny models go by MPI; so does everything if workers of one host cannot share memory.
+name go by MPI, and small ones unless a large one goes before them in the same round; so does
+everything if workers of one host cannot share memory.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _SUMMED = ("float32", "float64")
 """The dtypes for which there are kernels."""
 
 _WORTH_IT = 1024
-"""Elements of an array for which it is worth the time to load Numba, to wait without MPI."""
+"""Fewest elements of an array for which it is worth loading Numba, to wait without MPI."""
 
 _EVIDENCE = 2.0
 """Seconds to wait for news of a loss if memory cannot be reached; without news it is an error."""
@@ -164,6 +165,8 @@ class SharedMemoryPlane(Plane):
             return private_arena(layout, in_place=True)
         if _is_large(layout):
             self.barrier.load()
+        else:
+            state = None  # Numba is loaded here or is not: so not all would fuse an update
         made = None
         if self.barrier.loaded:
             for shape in layout:  # or others would wait for this in a round
@@ -215,14 +218,12 @@ class SharedMemoryPlane(Plane):
             self._begun += 1
             call.number = self.neighbours.bindings << 32 | self._begun
             self.barrier.ready(self._header, call.number)
-        elif named is not None:
-            named.leave_to_mpi(part.number)
         return self._last
 
     def _meets(self, arena: Arena) -> bool:
         """Return True if this host's members wait for each other to sum it; the same on all."""
-        # A small arena goes along with a large one, or else by MPI: if this worker has ever loaded
-        # Numba, a newcomer may not have.
+        # A small arena goes along with a large one, or else by MPI. If it is shared does not count:
+        # only workers that have loaded Numba share it, and a newcomer may not have.
         return _is_large(arena.layout) or any(other.number for other in self._started.values())
 
     def proceed(self) -> None:
