@@ -112,7 +112,7 @@ def test_a_launcher_that_is_stopped_by_a_key_says_so_and_goes_on_later(start) ->
     running.until("worker 0 at step 20")
     os.kill(running.pid, signal.SIGTSTP)
     os.waitid(os.P_PID, running.pid, os.WSTOPPED)
-    running.until("Ctrl-Z stops the launcher alone, and the workers go on")
+    running.until("Ctrl-Z stops the launcher alone; the workers go on")
     os.kill(running.pid, signal.SIGCONT)
     running.until("the launcher was stopped, and goes on")
     os.kill(running.pid, signal.SIGINT)

@@ -50,6 +50,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _REQUESTS = _SIGNALS[:2]
 """They ask for an end in order."""
 
+_BETWEEN_BEGINS = 0.1
+"""Seconds until it is asked again what to start: that a process has ended wakes nobody."""
+
 _FOR_START = 60.0
 """Seconds for mpirun to start the wrappers; and one more for each worker."""
 
@@ -269,7 +272,7 @@ class Job:
         self._verdict.too_few(why)
 
     def run(self, crew: Workers, begin: Callable[[], MpirunStart | None]) -> JobEnding:
-        """Run to the end, and return how it ended. ``begin`` is asked until all is there."""
+        """Run to the end, and return how it ended. ``begin`` is asked until it says what begins."""
         self._crew = crew
         self._turnover = MembershipChanges(
             crew,
@@ -332,9 +335,7 @@ class Job:
             )
             return
         self.console.show("")  # the shell goes on below
-        self.console.say(
-            "Ctrl-Z stops the launcher alone, and the workers go on; `fg` shows them again"
-        )
+        self.console.say("Ctrl-Z stops the launcher alone; the workers go on; `fg` shows it again")
         self.console.flush(_FOR_A_WORD)
         os.kill(os.getpid(), signal.SIGSTOP)
         # SIGCONT alone says nothing: whoever sends SIGTERM often sends it, too.
@@ -422,7 +423,8 @@ class Job:
         self.loop.every(_BETWEEN_LOOKS, "look", self._look)
         if self._stall_timeout:
             self._look_for_stalls()
-        self.loop.after(_FOR_START + workers, "start", self._not_started)
+        late = partial(self._verdict.not_started, "mpirun did not start all workers in time")
+        self.loop.after(_FOR_START + workers, "start", late)
         processes.allow_descriptors(workers)
         try:
             self._mpirun = subprocess.Popen(
@@ -577,14 +579,12 @@ class Job:
 
     def _patience(self) -> float | None:
         """Seconds for which a turn may wait, whatever the loop has to do later."""
-        pauses = [self._crew.pause(), self.console.pause()]
+        begin = _BETWEEN_BEGINS if self._mpirun is None else None
+        pauses = [self._crew.pause(), self.console.pause(), begin]
         return min((one for one in pauses if one is not None), default=None)
 
     def _give_up_waiting(self) -> None:
         self._out_of_patience = True
-
-    def _not_started(self) -> None:
-        self._verdict.not_started("mpirun did not start all workers in time")
 
     def _not_stopping(self) -> None:
         self._verdict.not_stopping(

@@ -215,6 +215,20 @@ def test_nothing_is_started_before_all_is_there(run) -> None:
     assert asked == [None] * 3, "though it can be asked how it stands"
 
 
+def test_it_is_asked_again_what_to_start_though_nothing_happens(run, monkeypatch) -> None:
+    job = run()
+    monkeypatch.setattr(job.crew, "pause", lambda: None)
+    asked = iter(range(4))
+
+    def begin() -> None:
+        if next(asked) == 3:
+            job.job.too_few("one of two agents is gone")
+
+    job.begin = begin
+    job.job.loop.after(LIMIT, "hang", lambda: pytest.fail("it is never asked again"))
+    assert job.finish() == 71
+
+
 def test_with_too_few_hosts_mpirun_is_never_started(run, capfd) -> None:
     job = run(shell("touch started"))
 
