@@ -120,18 +120,8 @@ def run(run_spotmpi, tmp_path, request):
     def start(workers, *options, chaos="", script_args=(), passes=3) -> Job:
         done = run_spotmpi(
             [
-                "run",
-                "-n",
-                str(workers),
-                *options,
-                "--trace",
-                path,
-                HERE / "script.py",
-                "--passes",
-                str(passes),
-                "--plane",
-                request.param,
-                *(["--wide"] if wide else []),
+                *("run", "-n", str(workers), *options, "--trace", path, HERE / "script.py"),
+                *("--passes", str(passes), "--plane", request.param, *["--wide"] * wide),
                 *script_args,
             ],
             timeout=TIMEOUT,
@@ -256,6 +246,7 @@ def test_sixteen_workers_lose_three_at_once(run) -> None:
     assert len(job.survivors) == 13
 
 
+@by_mpi_first
 @pytest.mark.promise("a death in the first and the last step")
 def test_a_worker_dies_in_the_first_step_and_one_in_the_last(run) -> None:
     """Neither end of the training is special."""
@@ -312,7 +303,7 @@ def test_a_loss_that_mpi_does_not_call_one_is_a_loss(run, chaos) -> None:
         ("--gathers", "0:Wait:17,3:Send:1"),
     ],
 )
-@pytest.mark.first("--means-2:Wait:12-Node", "--gathers-0:Wait:17,3:Send:1-Node")
+@pytest.mark.first("--gathers-0:Wait:17,3:Send:1-Node")
 def test_a_worker_dies_while_others_ask_for_something(run, asked, chaos) -> None:
     """Rounds of another kind are recovered alike: all of a mean's, and all of a gather's."""
     job = run(4, chaos=chaos, script_args=[asked])
@@ -342,8 +333,9 @@ def test_a_worker_that_is_dealt_nothing_calls_what_the_others_call(run) -> None:
     assert any(c["weight"] == 0 for step in job.of("step") for c in step["contributions"])
 
 
+@by_mpi_first
 @pytest.mark.promise("a death while training ends")
-@pytest.mark.first("Node-2")
+@pytest.mark.first("2-Plain")
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_a_worker_dies_while_training_ends(run, count) -> None:
     """In the door that all leave through."""
@@ -373,6 +365,7 @@ def test_a_checkpoint_is_written_by_the_next_leader_if_the_first_dies_writing_it
     assert job.survivors == {2, 3}
 
 
+@by_mpi_first
 @pytest.mark.promise("a checkpoint and a resume")
 def test_below_min_workers_it_stops_with_a_checkpoint_and_resumes_on_another_number(
     run, tmp_path
@@ -464,6 +457,7 @@ def test_models_and_sums_go_narrowed_between_hosts_whoever_dies(run, strategy) -
     assert job.survivors == {1, 2, 4}
 
 
+@by_mpi_first
 @pytest.mark.promise("a strategy that changes")
 def test_workers_change_the_strategy_whoever_dies(run) -> None:
     """In a round after which all change, between two, and in a recovery; whoever leads."""

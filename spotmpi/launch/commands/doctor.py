@@ -53,6 +53,10 @@ _FEW_THREADS = (
     "no MPI_THREAD_MULTIPLE: a run starts, but no worker can join it later, and gradients travel "
     "only after the backward pass"
 )
+_COMPILED_AGAIN = (
+    "PYTHONDONTWRITEBYTECODE is set: unless they came compiled, each worker compiles the modules "
+    "that it imports, 1 s of a core, or 4 s with PyTorch"
+)
 _PACKAGES = ("mpi4py", "numpy", "numba", "h5py")
 
 
@@ -151,6 +155,7 @@ def examine(workers: int, environ: Mapping[str, str]) -> Report:
         ("GPU", _gpu()),
         *_cuda_rows(found.found, environ),
         ("python", f"{platform.python_version()} ({sys.executable})"),
+        *((("modules", _COMPILED_AGAIN),) if environ.get("PYTHONDONTWRITEBYTECODE") else ()),
         ("spotmpi", __version__),
         *((package, _version(package)) for package in _PACKAGES),
     ]

@@ -41,6 +41,12 @@ def test_a_host_that_is_well() -> None:
     assert str(report).splitlines()[-1] == "A run would start."
 
 
+def test_workers_that_compile_what_they_import_are_said() -> None:
+    assert "modules" not in rows(doctor.examine(2, HOST))
+    said = rows(doctor.examine(2, {**HOST, "PYTHONDONTWRITEBYTECODE": "1"}))["modules"]
+    assert said.startswith("PYTHONDONTWRITEBYTECODE is set")
+
+
 def test_an_mpi_without_threads_is_said_to_let_nobody_join(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
