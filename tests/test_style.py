@@ -160,7 +160,8 @@ def test_no_test_sleeps_to_wait_for_something() -> None:
 
 
 def test_an_epoch_is_a_word_of_training_and_a_generation_one_of_membership() -> None:
-    assert grep(r"(?i)epoch", files("spotmpi", "kernels")) == []
+    # (torch calls a pass so: its samplers have an attribute of that name.)
+    assert grep(r"(?i)(?<!self\.)epoch", files("spotmpi", "kernels")) == []
 
 
 PLAIN = "arrays fabric operators optimizers policies protocol rounds strategies training".split()

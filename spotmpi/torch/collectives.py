@@ -12,6 +12,7 @@ import torch
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.summand import Summand
+from spotmpi.torch.passes import Passes
 from spotmpi.torch.tensors import array_of, stream_of, tensor_of
 from spotmpi.training.group import Group
 
@@ -70,6 +71,8 @@ class Collectives:
         self.alive = tuple(range(size))
         """Ranks of the workers that live: those with a part in the last call. They are the same on
         all, which the membership is not: a worker may hear of a loss one call later than others."""
+        self.passes = Passes()
+        """Those through data that are under way."""
 
     def end(self, error: BaseException | None) -> None:
         """Leave together with all others, unless this worker has left them already. ``error``: what

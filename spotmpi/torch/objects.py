@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 from spotmpi.errors import UsageError
 from spotmpi.torch.collectives import Collectives, lost
 
-__all__ = ["CALLS", "Peers", "is_alike"]
+__all__ = ["CALLS", "Peers", "asked_in", "is_alike"]
 
 _BETWEEN = (
     *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
@@ -36,11 +36,17 @@ _ALIKE = (
 def is_alike() -> bool:
     """Return True if the code that has made the call of torch.distributed which is under way is
     known to send from rank 0 what all workers have, so that one may stand in. Alike on all."""
+    return asked_in(_ALIKE)
+
+
+def asked_in(modules: Sequence[str]) -> bool:
+    """Return True if code in one of these modules has made the call of torch.distributed which is
+    under way."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name: str = frame.f_globals.get("__name__", "")
         if not _is_in(name, _BETWEEN):
-            return _is_in(name, _ALIKE)
+            return _is_in(name, modules)
         frame = frame.f_back
     return False
 

@@ -19,10 +19,11 @@ from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
 from spotmpi.torch.collectives import Collectives, Rounds
+from spotmpi.torch.passes import Passes, follow_loaders
 from spotmpi.torch_calls import replace_object_calls
 from spotmpi.training.participant import turned_away
 
-__all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "workers"]
+__all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
 
 BACKEND = "spotmpi"
 """The name of the backend."""
@@ -54,6 +55,7 @@ def register() -> None:
     if BACKEND.upper() not in dist.Backend.__dict__:
         dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
         replace_object_calls()
+        follow_loaders(_passes)
 
 
 def workers() -> tuple[int, ...]:
@@ -61,11 +63,24 @@ def workers() -> tuple[int, ...]:
     return _the_one().collectives.alive
 
 
-def _the_one() -> WorkerGroup:
+def the_group() -> WorkerGroup | None:
+    """Return the workers of this job as torch's default process group; None: that is another one,
+    or none. Local."""
     group = dist.group.WORLD if dist.is_initialized() else None
-    if not isinstance(group, WorkerGroup):
+    return group if isinstance(group, WorkerGroup) else None
+
+
+def _the_one() -> WorkerGroup:
+    group = the_group()
+    if group is None:
         raise UsageError("call spotmpi.torch.init_process_group() first")
     return group
+
+
+def _passes() -> tuple[Passes, int] | None:
+    """Return where passes through data are noted, and the number of workers at the start."""
+    group = the_group()
+    return group and (group.collectives.passes, group.size())
 
 
 def _made(how: Any, _options: Any = None) -> WorkerGroup:
@@ -214,7 +229,20 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         if self._ends and os.getpid() == self._process:  # and not one that the script has forked
             self._ends = False
             atexit.unregister(self._end)
+            if error is None:
+                self._say_what_was_missed()
             self.collectives.end(error)
+
+    def _say_what_was_missed(self) -> None:
+        """The first worker that lives tells the user of samples that nobody has used."""
+        missed = self.collectives.passes.missed
+        if missed and self.rank() == self.collectives.alive[0]:
+            print(
+                f"spotmpi: {missed} samples of lost workers were used by nobody (docs/pytorch.md: "
+                "spotmpi.torch.ElasticSampler)",
+                file=sys.stderr,
+                flush=True,
+            )
 
     # Calls. Torch gives lists of tensors, of which most have one.
 
@@ -230,6 +258,9 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         # For tensors of a device hooks have a thread without any code in Python before them.
         if not (in_hook and _caller().startswith(("torch.autograd", _NOBODY))):
             self.collectives.reduce(tensors, operation)
+            # (Batch normalisation over all workers sums in backward, too.)
+            if in_hook and not objects.asked_in(["torch.nn.modules"]):
+                self._sum_up()
             return Call(tensors)
         call, callback = Call(tensors, self._catch_up), partial(_call, self._catch_up)
         # Each time, as passes may be nested: before DDP's own callback, which waits for the sums.
@@ -246,6 +277,12 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             self._collectives.reduce([one for some in those for one in some.tensors], operation)
             for one in those:
                 one.call.end()
+        if later:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Note that gradients were summed."""
+        self._collectives.passes.sum_up(self._collectives.alive)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
         """Do the same with several tensors."""

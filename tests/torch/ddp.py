@@ -1,12 +1,15 @@
 """A script for `test_process_group`: DistributedDataParallel, as it is written for torchrun, with
 workers that kill themselves in a hook of the backward pass.
 
-``ddp.py DEVICE DEATHS``: ``worker@step,..``, or ``worker~SECONDS,..`` to die at that time, be it in
-the constructor, in an optimizer's step or in any call.
+``ddp.py DEVICE DEATHS SAMPLER``: ``worker@step,..``, or ``worker~SECONDS,..`` to die at that time,
+be it in the constructor, in an optimizer's step or in any call. The sampler is one of a loader with
+a process of its own; each worker writes to a file which batch it is about to use, and then who had
+a part in the sum.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,6 +19,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+import spotmpi.torch
+
+SAMPLERS = {"elastic": spotmpi.torch.ElasticSampler, "torch": DistributedSampler}
 
 
 def end() -> None:
@@ -25,7 +33,7 @@ def end() -> None:
 
 def main() -> None:
     """Train, and say what came of it."""
-    _, device, deaths_ = sys.argv
+    _, device, deaths_, how = sys.argv
     planned = [death for death in deaths_.split(",") if death]
     deaths = {int(one): int(at) for one, sign, at in (d.partition("@") for d in planned) if sign}
     for one, sign, at in (death.partition("~") for death in planned):
@@ -42,6 +50,7 @@ def main() -> None:
     model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.002)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     generator = torch.Generator().manual_seed(5)
+    told = open(f"used-{rank}", "w")  # noqa: SIM115 - to the end
     x = torch.randn(2048, 20, generator=generator).to(device)
     y = x[:, :3].argmax(1)
     step = 0
@@ -51,11 +60,16 @@ def main() -> None:
             end()
 
     module[0].weight.register_hook(die)
-    for _ in range(4):
-        order = torch.randperm(len(x), generator=generator)[rank::size]
-        for batch in order.split(16):
+    sampler = SAMPLERS[how](x, seed=5)
+    # (Lists need no sockets: those of a killed worker's loader would stay where they are.)
+    loader = DataLoader(range(len(x)), 16, sampler=sampler, num_workers=1, collate_fn=list)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            print(json.dumps([epoch, batch]), file=told, flush=True)
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            print(json.dumps(spotmpi.torch.workers()), file=told, flush=True)
             optimizer.step()
             step += 1
         seen = torch.tensor(float(step), device=device)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -283,17 +285,18 @@ def check_calls(folder: Path, device: str) -> None:
 
 
 @pytest.mark.promise("an unchanged script for torchrun, with deaths in the backward pass")
-@pytest.mark.parametrize("deaths", ["", "1@0,3@1", "0@20,2@50", "0@0,1@3,2@3", "3@127"])
-@pytest.mark.first("0@20,2@50")
-def test_ddp_goes_on_without_those_killed(tmp_path: Path, deaths: str) -> None:
+@pytest.mark.parametrize("sampler", ["torch", "elastic"])
+@pytest.mark.parametrize("deaths", ["", "1@0,3@1", "0@20,2@50", "0@0,1@3,2@3", "3@127", "1@31"])
+@pytest.mark.first("1@31-torch", "0@20,2@50-elastic")
+def test_ddp_goes_on_without_those_killed(tmp_path: Path, deaths: str, sampler: str) -> None:
     if not metadata.entry_points(group="torch.backends", name="spotmpi"):
         pytest.skip("spotmpi is not installed as it is now: python -m pip install -e .")
-    check_ddp(tmp_path, "cpu", deaths)
+    check_ddp(tmp_path, "cpu", deaths, sampler)
 
 
-def check_ddp(folder: Path, device: str, deaths: str) -> None:
+def check_ddp(folder: Path, device: str, deaths: str, sampler: str = "torch") -> None:
     """Run the script with these deaths, and check what the others say."""
-    running = run(folder, HERE / "ddp.py", device, deaths)
+    running = run(folder, HERE / "ddp.py", device, deaths, sampler)
     assert running.wait() == 0, running.output
     finals = [
         line.split("FINAL ")[1].split() for line in running.output.splitlines() if "FINAL " in line
@@ -304,6 +307,31 @@ def check_ddp(folder: Path, device: str, deaths: str) -> None:
     assert "~" in deaths or not ended & dead, running.output  # a timer may be too late
     assert len({model for _, model, *_ in finals}) == 1, running.output
     assert all(float(accuracy) > 0.8 for *_, accuracy, _ in finals), running.output
+    check_samples(folder, sorted(ended), sampler, running.output)
+
+
+def check_samples(folder: Path, ended: list[str], sampler: str, output: str) -> None:
+    """Each of 2,048 samples was used in each of four passes, or is said to be lost."""
+    told = {
+        int(path.name.partition("-")[2]): [*map(json.loads, path.read_text().splitlines())]
+        for path in folder.glob("used-?")
+    }
+    sums = told[int(ended[0])][1::2]
+    assert all(told[int(rank)][1::2] == sums for rank in ended)
+    used: Counter[tuple[int, int]] = Counter()
+    for number, there in enumerate(sums):
+        for rank in there:
+            epoch, batch = told[rank][2 * number]
+            used.update((epoch, sample) for sample in batch)
+    lost = 4 * 2048 - len(used)
+    if sampler == "elastic":
+        assert lost == 0, output
+        assert used.total() - len(used) <= 4 * 2 * (4 + 3 + 2)  # to make numbers even
+    else:
+        assert max(used.values()) == 1
+        said = f"spotmpi: {lost} samples of lost workers were used by nobody" if lost else ""
+        assert said in output
+        assert output.count("used by nobody") == (lost > 0)
 
 
 AT_ANY_TIME = [
@@ -314,7 +342,9 @@ AT_ANY_TIME = [
 @pytest.mark.campaign
 @pytest.mark.parametrize("deaths", AT_ANY_TIME)
 def test_workers_die_at_any_time(tmp_path: Path, deaths: str) -> None:
-    test_ddp_goes_on_without_those_killed(tmp_path, deaths)
+    test_ddp_goes_on_without_those_killed(
+        tmp_path, deaths, ("torch", "elastic")[AT_ANY_TIME.index(deaths) % 2]
+    )
 
 
 @pytest.mark.matrix

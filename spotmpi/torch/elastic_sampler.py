@@ -1,0 +1,92 @@
+"""A sampler for scripts with torch's process group, of which each sample is used by somebody."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sized
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler
+
+from spotmpi.errors import UsageError
+from spotmpi.torch.dealing import Deal
+from spotmpi.torch.passes import DealtPass
+from spotmpi.torch.process_group import the_group
+
+__all__ = ["ElasticSampler"]
+
+
+class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no types for it
+    """Deals a dataset's samples to the workers that live, as `DistributedSampler` of torch does.
+    What a lost worker did not use, the others use in the same pass.
+
+    A sample is used by the sum of gradients, in a backward pass of `DistributedDataParallel`, that
+    follows its batch. Each worker has the same number of samples, and must have the same size of
+    batch. So for each loss, and for each pass, a few samples are used twice; with ``drop_last`` by
+    nobody instead. No batch has a single sample, which many modules cannot train with: a sample
+    comes with it, or with ``drop_last`` it is left out.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        """As torch's. ``num_replicas`` and ``rank``: those of the process group, or None."""
+        self._known: tuple[tuple[int, ...], int] = (0,), 0
+        workers, me = self._workers()
+        size = dist.get_world_size() if dist.is_initialized() else 1
+        if num_replicas not in (None, size) or rank not in (None, me):
+            raise UsageError(
+                f"ElasticSampler deals to the process group's workers: num_replicas={num_replicas} "
+                f"and rank={rank} are not {size} and {me}; leave them out"
+            )
+        super().__init__(dataset, len(workers), workers.index(me), shuffle, seed, drop_last)
+        self.next_pass: DealtPass | None = None
+        """The pass of which a loader draws next, which says what it gives."""
+        self._own: DealtPass | None = None
+        """The last pass without such a loader."""
+
+    def begin(self, batch: int | None) -> DealtPass:
+        """Begin a pass. ``batch``: the size of a batch, of a loader that says what it gives."""
+        workers, me = self._workers()
+        many = len(self.dataset)
+        samples = range(many)
+        if self.shuffle:
+            generator = torch.Generator()
+            generator.manual_seed(self.seed + self.epoch)
+            samples = torch.randperm(many, generator=generator).tolist()
+        one = DealtPass(Deal(samples, workers, whole=not self.drop_last), me, batch)
+        group = the_group()
+        if group is not None:
+            group.collectives.passes.begin(one)
+        return one
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the samples of this worker in one pass, or those that are left of it."""
+        if self.next_pass is not None:
+            return iter(self.next_pass)
+        group = the_group()
+        if group is not None and self._own is not None:
+            group.collectives.passes.end(self._own)
+        self._own = self.begin(None)
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        """Return the number of samples that each worker has in a pass that begins now."""
+        there = len(self.dataset) / len(self._workers()[0])
+        return math.floor(there) if self.drop_last else math.ceil(there)
+
+    def _workers(self) -> tuple[tuple[int, ...], int]:
+        """Return the workers that live, and this one; after the group's end those of the end."""
+        group = the_group()
+        if group is not None:
+            self._known = group.collectives.alive, group.rank()
+        elif dist.is_initialized():
+            self._known = tuple(range(dist.get_world_size())), dist.get_rank()
+        return self._known
