@@ -57,7 +57,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
-# Containers often have it so; but then each of a thousand processes compiles all that it imports.
+# Many containers set it. Then each of a thousand processes would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

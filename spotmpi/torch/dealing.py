@@ -3,53 +3,56 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
-__all__ = ["Deal", "dealt"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Deal", "Samples", "dealt"]
+
+Samples = npt.NDArray[np.integer[Any]]
 
 
-def dealt(samples: Sequence[int], workers: int, whole: bool) -> list[list[int]]:
+def dealt(samples: Samples, workers: int, whole: bool) -> Sequence[Samples]:
     """Deal samples in turn, so that all have the same number, as torch's `DistributedSampler` does.
 
-    If they do not go up evenly the first ones are dealt twice, or, unless the ``whole`` of them is
-    wanted, the last ones to nobody.
+    If they do not go up evenly, some are dealt twice. If they need not be dealt as a ``whole``, the
+    last ones go to nobody instead.
     """
-    if whole and samples:
-        each = math.ceil(len(samples) / workers)
-        samples = [*samples] * math.ceil(each * workers / len(samples))
-    else:
-        each = len(samples) // workers
-    return [[*samples[place : each * workers : workers]] for place in range(workers)]
+    each = len(samples) / workers
+    rounds = math.ceil(each) if whole else math.floor(each)
+    return [*np.resize(samples, (rounds, workers)).T]  # it begins again where they end
 
 
 class Deal:
-    """The samples of one pass, dealt to workers. What lost ones did not use goes to the others, who
-    use it after their own. Alike on all workers that note the same."""
+    """The samples of one pass, dealt to workers. What a lost one did not use goes to the others,
+    who use it after their own. Alike on all workers."""
 
-    def __init__(self, samples: Sequence[int], workers: Sequence[int], whole: bool = True) -> None:
+    def __init__(self, samples: Samples, workers: Sequence[int], whole: bool = True) -> None:
         """``workers``: those that begin the pass; ``whole``: see `dealt`."""
         self._whole = whole
-        self._used = dict.fromkeys(workers, 0)
         self._of = dict(zip(workers, dealt(samples, len(workers), whole), strict=True))
 
-    def of(self, worker: int) -> list[int]:
-        """Return the samples of a worker, in order. The list grows when others are lost."""
+    @property
+    def workers(self) -> Sequence[int]:
+        """Those that are not lost."""
+        return tuple(self._of)
+
+    def of(self, worker: int) -> Samples:
+        """Return the samples of a worker, in order: those that it was dealt so far."""
         return self._of[worker]
 
     def repeat(self) -> bool:
         """Give each worker its first sample once more at the end, unless none may be used twice;
         returns True if that was done."""
-        for mine in self._of.values() if self._whole else ():
-            mine.append(mine[0])
+        if self._whole:
+            self._of = {one: np.append(mine, mine[:1]) for one, mine in self._of.items()}
         return self._whole
 
-    def note(self, workers: Sequence[int], used: int) -> None:
-        """Note that each of these workers has used so many of its samples by now, and that all
-        others are lost."""
-        left: list[int] = []
-        for lost in sorted(self._of.keys() - set(workers)):
-            left += self._of.pop(lost)[self._used.pop(lost) :]
-        there = [worker for worker in workers if worker in self._of]
-        for worker, more in zip(there, dealt(left, len(there), self._whole), strict=True):
-            self._used[worker] = used
-            self._of[worker] += more
+    def lose(self, workers: Collection[int], used: int) -> None:
+        """Deal what these workers have left to all others. Each had used ``used`` of its own."""
+        left = np.concatenate([self._of.pop(one)[used:] for one in sorted(workers)])
+        shares = dealt(left, len(self._of), self._whole)
+        for worker, share in zip(sorted(self._of), shares, strict=True):
+            self._of[worker] = np.append(self._of[worker], share)

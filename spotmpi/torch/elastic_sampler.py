@@ -1,10 +1,11 @@
-"""A sampler for scripts with torch's process group, of which each sample is used by somebody."""
+"""A sampler for `DistributedDataParallel` scripts. What lost workers had left, the others use."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sized
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
@@ -49,18 +50,16 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
         super().__init__(dataset, len(workers), workers.index(me), shuffle, seed, drop_last)
         self.next_pass: DealtPass | None = None
         """The pass of which a loader draws next, which says what it gives."""
-        self._own: DealtPass | None = None
-        """The last pass without such a loader."""
 
     def begin(self, batch: int | None) -> DealtPass:
         """Begin a pass. ``batch``: the size of a batch, of a loader that says what it gives."""
         workers, me = self._workers()
         many = len(self.dataset)
-        samples = range(many)
+        samples = np.arange(many)
         if self.shuffle:
             generator = torch.Generator()
             generator.manual_seed(self.seed + self.epoch)
-            samples = torch.randperm(many, generator=generator).tolist()
+            samples = torch.randperm(many, generator=generator).numpy()
         one = DealtPass(Deal(samples, workers, whole=not self.drop_last), me, batch)
         group = the_group()
         if group is not None:
@@ -69,13 +68,16 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
 
     def __iter__(self) -> Iterator[int]:
         """Yield the samples of this worker in one pass, or those that are left of it."""
-        if self.next_pass is not None:
-            return iter(self.next_pass)
-        group = the_group()
-        if group is not None and self._own is not None:
-            group.collectives.passes.end(self._own)
-        self._own = self.begin(None)
-        return iter(self._own)
+        return self._drawn_alone() if self.next_pass is None else iter(self.next_pass)
+
+    def _drawn_alone(self) -> Iterator[int]:
+        """Yield those of a pass without a loader that says what it gives."""
+        one = self.begin(None)
+        try:
+            yield from one
+        finally:
+            if (group := the_group()) is not None:
+                group.collectives.passes.end(one)
 
     def __len__(self) -> int:
         """Return the number of samples that each worker has in a pass that begins now."""

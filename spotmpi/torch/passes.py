@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from spotmpi.errors import UsageError
-from spotmpi.torch.dealing import Deal
+from spotmpi.torch.dealing import Deal, Samples
 
 __all__ = ["DealtPass", "Pass", "Passes", "follow_loaders"]
 
@@ -24,10 +25,13 @@ class Pass:
     a lost worker are used by nobody."""
 
     def __init__(self, workers: Sequence[int], samples: int) -> None:
-        """``workers``: those with a part of the samples, whose number is ``samples`` each."""
-        self._used = dict.fromkeys(workers, 0)
-        self._there: Sequence[int] = ()
-        """Workers with a part in the last sum of gradients; none: there was no sum yet."""
+        """``workers``: those with a part of the samples; ``samples``: how many each has."""
+        self._there = tuple(workers)
+        """Workers with a part in the last sum of gradients, or that begin."""
+        self._used = 0
+        """Samples that each of them had been given by then."""
+        self._lost: list[int] = []
+        """What each lost worker had used."""
         self.drawn = samples
         self.given = 0
         """Samples that the loader has given to the script."""
@@ -37,9 +41,16 @@ class Pass:
         self.given += min(batch, self.drawn - self.given)
 
     def sum_up(self, workers: Sequence[int]) -> None:
-        """Note that gradients of these workers were summed."""
-        self._there = workers
-        self._used |= dict.fromkeys(workers, self.given)
+        """Note that gradients of these workers were summed: they have used what they were given.
+        All others are lost."""
+        if workers != self._there:
+            if lost := set(self._there).difference(workers):
+                self._lose(lost)
+            self._there = tuple(workers)
+        self._used = self.given
+
+    def _lose(self, workers: Collection[int]) -> None:
+        self._lost += [self._used] * len(workers)
 
     def goes_on(self) -> bool:
         """Return True if there is more to use when the loader has given all."""
@@ -47,9 +58,8 @@ class Pass:
 
     @property
     def missed(self) -> int:
-        """Samples of lost workers that nobody has used, and that these would have used by now."""
-        lost = self._used.keys() - set(self._there) if self._there else ()
-        return sum(self.given - self._used[worker] for worker in lost)
+        """Samples that lost workers would have used by now, and nobody has."""
+        return sum(self.given - used for used in self._lost)
 
 
 class DealtPass(Pass):
@@ -58,12 +68,15 @@ class DealtPass(Pass):
     def __init__(self, deal: Deal, worker: int, batch: int | None) -> None:
         """``worker``: this one; ``batch``: the size of a batch, of a loader that says what it
         gives. Without one, what is drawn is given."""
-        super().__init__((), 0)
+        super().__init__(deal.workers, 0)
         self._deal = deal
-        self._mine = deal.of(worker)
-        self._at_first = len(self._mine)
+        self._worker = worker
         self._batch = batch
-        self._workers = 1
+        self._at_first = len(self._mine)
+
+    @property
+    def _mine(self) -> Samples:
+        return self._deal.of(self._worker)
 
     def __iter__(self) -> Iterator[int]:
         """Yield this worker's samples that have not been drawn. What comes meanwhile is for the
@@ -73,22 +86,19 @@ class DealtPass(Pass):
             while self.drawn < len(self._mine):
                 self.drawn += 1
                 self.given = self.drawn
-                yield self._mine[self.drawn - 1]
+                yield int(self._mine[self.drawn - 1])
             return
         # Many modules cannot train with a batch of a single sample.
         lone = self._batch > 1 and (len(self._mine) - self.drawn) % self._batch == 1
         let_go = lone and not self._deal.repeat()
-        end = len(self._mine)
-        while self.drawn < end - let_go:
+        mine = self._mine
+        while self.drawn < len(mine) - let_go:
             self.drawn += 1
-            yield self._mine[self.drawn - 1]
-        self.drawn = end
+            yield int(mine[self.drawn - 1])
+        self.drawn = len(mine)
 
-    def sum_up(self, workers: Sequence[int]) -> None:
-        """Note that gradients of these workers were summed. All others are lost, and what they have
-        left is dealt to these."""
-        self._workers = len(workers)
-        self._deal.note(workers, self.given)
+    def _lose(self, workers: Collection[int]) -> None:
+        self._deal.lose(workers, self._used)
 
     def goes_on(self) -> bool:
         """Return True if more was dealt since samples were drawn last. A batch that is not full and
@@ -98,26 +108,26 @@ class DealtPass(Pass):
 
     @property
     def missed(self) -> int:
-        """Samples of lost workers that nobody has used, as no worker's script went on."""
+        """Samples of lost workers that were dealt to others after the script had used its own, and
+        that it did not ask for; of all workers."""
         through = self.given >= self._at_first
-        return self._workers * (len(self._mine) - self.given) if through else 0
+        return len(self._there) * (len(self._mine) - self.given) if through else 0
 
 
 class Passes:
-    """Those that are under way on a worker."""
+    """The passes that are under way on a worker."""
 
     def __init__(self) -> None:
-        """None is."""
+        """Begin with none."""
         self._those: list[Pass] = []
         self._missed = 0
 
     def begin(self, one: Pass) -> None:
-        """Begin one, if it has not begun."""
-        if one not in self._those:
-            self._those.append(one)
+        """Begin one."""
+        self._those.append(one)
 
     def end(self, one: Pass) -> None:
-        """End one: no sum uses more of its samples."""
+        """End one, if it has not ended: no sum uses more of its samples."""
         if one in self._those:
             self._those.remove(one)
             self._missed += one.missed
@@ -129,7 +139,7 @@ class Passes:
 
     @property
     def missed(self) -> int:
-        """Samples that were used by nobody, so far."""
+        """Samples of lost workers that nobody has used, so far."""
         return self._missed + sum(one.missed for one in self._those)
 
 
@@ -146,7 +156,9 @@ def follow_loaders(passes_of: Callable[[], tuple[Passes, int] | None]) -> None:
     @functools.wraps(usual)
     def loop(loader: Any) -> Iterator[Any]:
         there = passes_of()
-        return usual(loader) if there is None else _followed(loader, usual, *there)
+        if there is None or not torch.is_grad_enabled():  # nobody trains without gradients
+            return usual(loader)
+        return _followed(loader, usual, *there)
 
     loop.followed = True  # type: ignore[attr-defined]
     DataLoader.__iter__ = loop
@@ -188,7 +200,8 @@ def _elastic_in(loader: Any) -> Any:
             if hasattr(one, "next_pass"):
                 return one
         names = ("sampler", "batch_sampler")
-        those = [there for one in those for name in names if (there := getattr(one, name, None))]
+        inner = [getattr(one, name, None) for one in those for name in names]
+        those = [one for one in inner if one is not None]
     return None
 
 

@@ -238,8 +238,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         missed = self.collectives.passes.missed
         if missed and self.rank() == self.collectives.alive[0]:
             print(
-                f"spotmpi: {missed} samples of lost workers were used by nobody (docs/pytorch.md: "
-                "spotmpi.torch.ElasticSampler)",
+                f"spotmpi: {missed} samples of lost workers were used by nobody; docs/pytorch.md, "
+                "Samples, says how the others use them",
                 file=sys.stderr,
                 flush=True,
             )

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler  # noqa: E402
 
 import spotmpi.torch  # noqa: E402
@@ -25,6 +28,7 @@ from spotmpi.torch.dealing import Deal  # noqa: E402
 from spotmpi.torch.passes import DealtPass  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import Final, Job, Result  # noqa: E402
+from tests.torch.calls import called_in  # noqa: E402
 from tests.torch.test_process_group import alone  # noqa: E402, F401
 
 N = 40
@@ -114,18 +118,19 @@ def test_what_a_lost_worker_has_left_is_used_in_the_same_pass(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_that_are_not_full_may_be_left_out(company: Company, workers: int) -> None:
-    """What was drawn and is not given is not what comes later."""
+def test_what_a_loader_draws_and_leaves_out_is_not_what_comes_later(
+    company: Company, workers: int
+) -> None:
     sampler = spotmpi.torch.ElasticSampler(range(N), shuffle=False, drop_last=True)
     loader = DataLoader(range(N), 4, sampler=sampler, drop_last=True, num_workers=workers)
-    given = 0
+    given = []
     for batch in loader:
-        given += 1
-        company.there = {2: (0, 1, 2), 3: (0, 1)}.get(given, company.there)
+        given.append(batch.tolist())
+        if len(given) == 1:
+            company.there = (0, 2)
         company.use(batch)
-    assert max(company.used.values()) == 1
-    assert given == 2  # of a second worker too little is left: 2 for three, 3 and 1 for two
-    assert company.used.keys() == {*range(0, 32, 4)}
+    left = [one for lost in (1, 3) for one in range(lost, N, 4)]  # they had used nothing
+    assert given == [[0, 4, 8, 12], [16, 20, 24, 28], left[0:8:2], left[8:16:2]]
 
 
 @pytest.mark.parametrize(("drop_last", "last"), [(False, [4, 4, 2]), (True, [4, 4])])
@@ -145,15 +150,14 @@ def test_a_look_into_a_loader_does_not_disturb_who_goes_through_it(company: Comp
     loader = DataLoader(range(N), 4, sampler=sampler)
     given = 0
     for batch in loader:
-        if given in (1, 2):
-            assert next(iter(loader)).tolist() == [0, 4, 8, 12] if given == 1 else True
-        company.there = (0, 2) if given == 2 else company.there
+        assert next(iter(loader)).tolist()[0] == 0
         given += 1
         if given == 3:
-            next(iter(loader))
+            company.there = (0, 2)
+        assert next(iter(loader)).tolist()[0] == 0
         company.use(batch)
     assert given == 4
-    assert company.used.total() == 12
+    assert company.used.total() == 10 + 2
 
 
 def test_a_pass_that_ends_too_early_after_a_loss_is_said(company: Company) -> None:
@@ -210,6 +214,7 @@ def test_it_may_be_drawn_without_a_loader(company: Company) -> None:
         company.there = (0, 1, 2)
         company.use(torch.tensor([sample]))
     assert company.used == Counter([*range(0, N, 4), 3, 15, 27, 39])
+    assert company._group.collectives.passes._those == []
 
 
 class Own(Sampler[list[int]]):
@@ -282,10 +287,21 @@ def test_samples_that_nobody_has_used_are_counted_and_said(
     assert "spotmpi: 10 samples of lost workers were used by nobody" in capsys.readouterr().err
 
 
+class Endless(Sampler[int]):
+    """One that cannot say how long it is."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     "loader",
     [
         DataLoader(range(8), 2),
+        DataLoader(range(8), 2, sampler=Endless()),
         DataLoader(range(8), sampler=DistributedSampler(range(8), 2, 0)),
         DataLoader(range(8), batch_sampler=BatchSampler(range(8), 2, False)),
     ],
@@ -306,6 +322,59 @@ def test_nothing_is_said_where_nothing_was_missed(
     assert "used by nobody" not in capsys.readouterr().err
 
 
+def test_who_looks_without_gradients_does_not_train(company: Company) -> None:
+    """Also if a training goes on before that loop has come to its end."""
+    loader = DataLoader(range(N), 4, sampler=DistributedSampler(range(N), 4, 0))
+    with torch.no_grad():
+        looks = iter(loader)
+        next(looks)
+    company.there = (0, 1)
+    company.use(torch.zeros(0))
+    assert company.missed == 0
+
+
+# Which sums are of gradients.
+
+
+@pytest.fixture
+def noted(company: Company, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The workers of each sum that is noted."""
+    there: list[tuple[int, ...]] = []
+    monkeypatch.setattr(company._group.collectives.passes, "sum_up", there.append)
+    return there
+
+
+@pytest.mark.parametrize("how", ["usual", "no_sync", "hook", "none"])
+def test_a_sum_in_a_backward_pass_of_ddp_is_of_gradients(
+    noted: list[tuple[int, ...]], how: str
+) -> None:
+    """One in a hook of the user's on DDP as well."""
+    wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+    if how == "hook":
+        wrapped.register_comm_hook(dist.group.WORLD, default_hooks.fp16_compress_hook)
+    with wrapped.no_sync() if how == "no_sync" else nullcontext():
+        out = wrapped(torch.randn(4, 3)).sum()
+        if how != "none":
+            out.backward()
+    dist.all_reduce(torch.ones(3))
+    assert len(noted) == (how in ("usual", "hook"))
+
+
+@pytest.mark.parametrize(("module", "count"), [("torch.nn.modules._functions", 0), ("hook", 1)])
+def test_sums_of_a_batch_normalisation_are_none_of_gradients(
+    noted: list[tuple[int, ...]], module: str, count: int
+) -> None:
+    """Torch's is only there for GPUs: who asks for a sum in the backward pass is known by name."""
+
+    def sum_in_backward(_grad: torch.Tensor) -> None:
+        dist.all_reduce(torch.ones(3))
+
+    given = torch.ones(3, requires_grad=True)
+    given.register_hook(called_in(module, sum_in_backward))
+    given.sum().backward()
+    assert len(noted) == count
+
+
 # Among workers that die at any event.
 
 
@@ -321,7 +390,7 @@ class Passes(Job):
         with Rounds() as rounds:
             calls = Collectives(rounds, self.workers)
             for turn in range(2):
-                deal = Deal([*range(17 * turn, 17 * turn + 17)], calls.alive)
+                deal = Deal(np.arange(17 * turn, 17 * turn + 17), calls.alive)
                 calls.passes.begin(one := DealtPass(deal, worker, self.batch))
                 draw = iter(one)
                 while (batch := [*islice(draw, 2)]) or one.goes_on():
