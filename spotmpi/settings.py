@@ -23,6 +23,8 @@ SPOTMPI_JOB_DIR          set by ``spotmpi run`` only: the job's private folder
 SPOTMPI_CHANNEL          set by ``spotmpi run`` only: descriptor that leads to the launcher
 SPOTMPI_LOG              set by ``spotmpi run`` only: 1: the launcher keeps log lines
 SPOTMPI_NEWCOMER         set by ``spotmpi run`` only: the id of a worker that joins a running job
+SPOTMPI_BEGAN_WITH       set by ``spotmpi run`` only, for such a worker: the number of workers that
+                         the job began with
 SPOTMPI_STAND_IN         set by ``spotmpi run`` only: what MPI starts on the head for a newcomer,
                          a JSON list
 =======================  =====================================================================
@@ -84,6 +86,8 @@ class Settings:
     channel_fd: int | None = None
     log: bool = False
     newcomer: int | None = None
+    began_with: int | None = None
+    """For a newcomer: workers at the start."""
     stand_in: tuple[str, ...] = ()
     trace: Path | None = None
     checkpoint: Path | None = None
@@ -116,6 +120,7 @@ class Settings:
             channel_fd=_integer(found, "SPOTMPI_CHANNEL", least=0),
             log=_flag(found, "SPOTMPI_LOG"),
             newcomer=_integer(found, "SPOTMPI_NEWCOMER", least=0),
+            began_with=_integer(found, "SPOTMPI_BEGAN_WITH", least=1),
             stand_in=tuple(json.loads(found.get("SPOTMPI_STAND_IN", "[]"))),
             trace=_path(found, "SPOTMPI_TRACE"),
             checkpoint=_path(found, "SPOTMPI_CHECKPOINT"),
@@ -153,6 +158,7 @@ class Settings:
             "SPOTMPI_CHANNEL": self.channel_fd,
             "SPOTMPI_LOG": 1 if self.log else None,
             "SPOTMPI_NEWCOMER": self.newcomer,
+            "SPOTMPI_BEGAN_WITH": self.began_with,
             "SPOTMPI_STAND_IN": json.dumps(self.stand_in) if self.stand_in else None,
             "SPOTMPI_TRACE": self.trace,
             "SPOTMPI_CHECKPOINT": self.checkpoint,

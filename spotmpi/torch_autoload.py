@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from spotmpi.settings import TORCH_PROCESS
-from spotmpi.torch_calls import put, replace_object_calls
+from spotmpi.torch_calls import note_what_is_made, put, replace_object_calls
 
 __all__ = ["autoload"]
 
@@ -58,6 +58,7 @@ def autoload() -> None:
     put("init_process_group", init_process_group)
     put("new_group", new_group)
     replace_object_calls()
+    note_what_is_made()
 
 
 def _is_worker() -> bool:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["OBJECT_CALLS", "put", "replace_object_calls"]
+__all__ = ["MADE", "OBJECT_CALLS", "note_what_is_made", "put", "replace_object_calls"]
+
+MADE: list[weakref.ref[Any]] = []
+"""What the script trains with, in the order in which it was made: since `note_what_is_made`."""
 
 OBJECT_CALLS = "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"
 """The calls for objects, which a group of spotmpi makes itself."""
 
 _ASKS = "asks_group"
 """An attribute of a function that has been replaced."""
+_NOTES = "notes"
+"""An attribute of a constructor that has been replaced."""
 
 
 def replace_object_calls() -> None:
@@ -41,6 +47,33 @@ def _asking_group(usual: Callable[..., None]) -> Callable[..., None]:
 
     setattr(call, _ASKS, True)
     return call
+
+
+def note_what_is_made() -> None:
+    """From now on note what scripts train with: it is all that a newcomer needs. Local."""
+    torch = sys.modules["torch"]
+    rates = torch.optim.lr_scheduler
+    for kind in (
+        torch.nn.parallel.DistributedDataParallel,
+        torch.optim.Optimizer,
+        # Each of these has a constructor that does not call that of the first one.
+        *(rates.LRScheduler, rates.ReduceLROnPlateau, rates.SequentialLR, rates.ChainedScheduler),
+        torch.amp.GradScaler,
+    ):
+        if not hasattr(kind.__init__, _NOTES):
+            kind.__init__ = _noting(kind.__init__)
+
+
+def _noting(usual: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that notes what it makes."""
+
+    @functools.wraps(usual)
+    def make(made: Any, *given: Any, **named: Any) -> None:
+        usual(made, *given, **named)
+        MADE.append(weakref.ref(made))
+
+    setattr(make, _NOTES, True)
+    return make
 
 
 def put(name: str, ours: Callable[..., Any]) -> None:

@@ -27,6 +27,8 @@ class Recovered:
     """Time when this worker could enter the build."""
     settled: float = 0.0
     """Time when the open round was repaired, if a repair was due."""
+    complete: float = 0.0
+    """Time when the first round after it was complete."""
     after: Membership = field(init=False)
     verdict: Verdict = field(init=False)
     settlement: Settlement = Settlement.RETRY

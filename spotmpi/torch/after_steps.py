@@ -13,7 +13,7 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import NONSENSE, pack, unpack
 from spotmpi.torch.torch_optimizer import TorchOptimizer
 
-__all__ = ["AfterSteps"]
+__all__ = ["AfterSteps", "load_plain"]
 
 _STATE, _ENDED, _OVERFLOWED = "torch/state", "torch/ended", "torch/overflowed"
 
@@ -95,8 +95,7 @@ class AfterSteps:
         for group, known in zip(self._optimizer.param_groups, groups, strict=True):
             group.update({name: known[name] for name in _plain(group)})
         for one, state in zip(self._schedulers, states, strict=True):
-            own = one.state_dict()
-            one.load_state_dict({name: _like(own[name], state[name]) for name in own})
+            load_plain(one, state)
         if self._scaler is not None:
             _set(self._scaler, float(scale))
         self._good = int(good)
@@ -146,6 +145,16 @@ def _value(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else _NOT_PLAIN
 
 
+def load_plain(one: Any, state: Mapping[str, Any]) -> None:
+    """Let a scheduler, or a scaler, go on from a state that was kept as plain values."""
+    own = one.state_dict()
+    one.load_state_dict({name: _like(own[name], state[name]) for name in own})
+
+
 def _like(own: Any, value: Any) -> Any:
-    """Return a value in the kind of dict that it has here."""
-    return type(own)(value) if isinstance(own, dict) and isinstance(value, dict) else value
+    """Return a value in the kinds of dict that it has here, at all levels."""
+    if isinstance(own, dict) and isinstance(value, dict):
+        return type(own)({name: _like(own.get(name), one) for name, one in value.items()})
+    if isinstance(own, list) and isinstance(value, list) and len(own) == len(value):
+        return [_like(here, one) for here, one in zip(own, value, strict=True)]
+    return value

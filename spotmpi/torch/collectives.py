@@ -9,14 +9,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from spotmpi.errors import PeersLost, UsageError
+from spotmpi.errors import Left, PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
+from spotmpi.rounds.once import answer_of, outcome_of
 from spotmpi.rounds.summand import Summand
 from spotmpi.torch.passes import Passes
+from spotmpi.torch.standing import Standing
 from spotmpi.torch.tensors import array_of, stream_of, tensor_of
 from spotmpi.training.group import Group
+from spotmpi.training.participant import turned_away
+from spotmpi.training.script.answers import NoAnswers
 
-__all__ = ["Collectives", "Rounds", "lost"]
+__all__ = ["NO_PASS", "Collectives", "Rounds", "lost", "values_of"]
+
+NO_PASS = (
+    "it can only join a script that goes through a DataLoader with DistributedSampler or "
+    "ElasticSampler: where the others are cannot be seen otherwise"
+)
+"""Why a newcomer is turned away."""
 
 _FOLDS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "SUM": torch.add,
@@ -34,6 +44,45 @@ class Rounds(Group[Any]):
 
     def __init__(self) -> None:
         super().__init__([np.zeros(1, np.float32)])
+        self.standing = Standing()
+        """What newcomers are told."""
+        self._training.registry.keep("torch", self.standing)
+        self._training.position.answers = NoAnswers()
+
+    @property
+    def joins(self) -> bool:
+        """True if this worker is a newcomer that has yet to learn."""
+        return self.worker not in self.workers
+
+    @property
+    def taught(self) -> bool:
+        """True if a newcomer learnt with the last call, of whatever is to be told it. Alike on
+        all."""
+        return self._connected("taught", alone=True).taught
+
+    def let_in(self) -> None:
+        """Have those learn that come. Collective; on a newcomer it returns when it has learnt what
+        workers know of each other. Raises Left if it cannot."""
+        self.average(self.state)
+
+    def trains(self) -> None:
+        """Tell the launcher that this newcomer trains from now on."""
+        self._connected("trains()", alone=True).context.channel.tell("trains", step=self.steps)
+
+    def turned_away(self, why: str) -> Left:
+        """Return what is raised on a newcomer that cannot take part, and tell the launcher."""
+        channel = self._connected("turned_away()", alone=True).context.channel
+        return turned_away(channel, self.worker, why)
+
+    def from_one_of_all(self, work: Callable[[], bytes]) -> bytes:
+        """Return what ``work`` returns on one worker, which the others wait for. If that is lost,
+        another one does it."""
+
+        def outcome() -> bytes:
+            return outcome_of(work, f"what worker {self.worker} was to give to newcomers")
+
+        said: bytes = answer_of(self._run(self._connected("once()").once(outcome)))
+        return said
 
     def add_up(
         self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int
@@ -51,11 +100,16 @@ class Rounds(Group[Any]):
                 one.detach().copy_(found)
         return workers
 
-    def exchange(self, value: Any) -> dict[int, Any]:
-        """Return each worker's value, by worker. It is asked for in each run of a script, also in
-        one that is resumed."""
-        said = self._run(self._connected("gather()").gather(pack(value)))
-        return {worker: unpack(one) for worker, one in unpack(said).items()}
+    def exchange(self, value: Any) -> bytes:
+        """Return each worker's value, by worker, as `values_of` reads it. It is asked for in each
+        run of a script, also in one that is resumed."""
+        said: bytes = self._run(self._connected("gather()").gather(pack(value)))
+        return said
+
+
+def values_of(said: bytes) -> dict[int, Any]:
+    """Return the values that workers have exchanged, by worker."""
+    return {worker: unpack(one) for worker, one in unpack(said).items()}
 
 
 class Collectives:
@@ -65,30 +119,69 @@ class Collectives:
     """
 
     def __init__(self, group: Rounds, size: int) -> None:
-        """``group``: it has begun. ``size``: workers at the start."""
-        self._group = group
-        self._size = size
-        self.alive = tuple(range(size))
-        """Ranks of the workers that live: those with a part in the last call. They are the same on
-        all, which the membership is not: a worker may hear of a loss one call later than others."""
-        self.passes = Passes()
+        """``group``: it has begun. ``size``: workers at the start, which a newcomer is told."""
+        self.group = group
+        self.standing = standing = group.standing
+        self.rehearses = group.joins
+        """True if this worker is a newcomer: its calls are answered without the others."""
+        if self.rehearses:
+            self.rank, self.share = standing.place_for(group.worker)
+        else:
+            standing.begin(size)
+            self.rank = self.share = standing.ranks[group.worker]
+        self.passes = Passes(standing.trained)
         """Those through data that are under way."""
+
+    @property
+    def size(self) -> int:
+        """Number of workers at the start."""
+        return self.standing.size
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Ranks of the workers that live (see `Standing.alive`), and of this one."""
+        there = self.standing.alive
+        return tuple(sorted({*there, self.rank})) if self.rehearses else there
 
     def end(self, error: BaseException | None) -> None:
         """Leave together with all others, unless this worker has left them already. ``error``: what
         has ended the script; then the others are not waited for."""
-        if self._group._inside:
-            self._group.__exit__(type(error) if error else None, error, None)
+        if self.group._inside:
+            if error is None and self.stranded:
+                error = self.group.turned_away("its script ended before it came to the others")
+            self.group.__exit__(type(error) if error else None, error, None)
+
+    @property
+    def stranded(self) -> bool:
+        """True if the others wait for this newcomer, which is not where they are."""
+        return self.rehearses and not self.group.joins
 
     def meet(self) -> None:
         """Return when all have called it."""
         self.exchange(None)
 
-    def exchange(self, value: Any) -> dict[int, Any]:
-        """Return the values of all who have a part in this call, by rank."""
-        found = self._group.exchange(value)
-        self.alive = tuple(sorted(found))
-        return found
+    def exchange(self, value: Any, asked: str = "all") -> dict[int, Any]:
+        """Return the values of all who have a part in this call, by rank. ``asked``: what for, in
+        short."""
+        answers = self.standing.answers
+        if not self.rehearses:
+            said = self.group.exchange(value)
+            answers.keep(asked, said)
+        elif answers.used_up and not self.standing.trained:
+            raise self.group.turned_away(NO_PASS)
+        elif (known := answers.recall(asked)) is None:
+            return dict.fromkeys(range(self.size), value)
+        else:
+            said = known
+        found, ranks = values_of(said), self.standing.ranks
+        if not self.rehearses:
+            self.standing.heard(found)
+        return {ranks[worker]: one for worker, one in found.items()}
+
+    def sum_up(self) -> None:
+        """Note that gradients were summed."""
+        self.passes.sum_up(self.alive, self.standing.taken)
+        self.standing.answers.sums += 1
 
     def reduce(self, tensors: Sequence[torch.Tensor], operation: str) -> None:
         """Write into each tensor the sum of all workers' tensors, or what the operation says.
@@ -102,8 +195,12 @@ class Collectives:
         if operation in ("SUM", "AVG"):
             for how in dict.fromkeys(map(_summed_as, floats)):
                 alike = [one for one in floats if _summed_as(one) == how]
-                times = 1 if operation == "AVG" else self._size
-                self.alive = self._group.add_up(alike, how[0], times)
+                times = 1 if operation == "AVG" else self.size
+                if self.rehearses:
+                    for one in alike:
+                        one.detach().mul_(times)
+                else:
+                    self.standing.heard(self.group.add_up(alike, how[0], times))
         elif operation not in _FOLDS:
             raise UsageError(f"spotmpi has no operation {operation} for tensors")
         for one in tensors:
@@ -130,16 +227,20 @@ class Collectives:
         """Return on all what ``value`` returns on the worker of this rank, and that rank. Raises
         PeersLost if it is lost. ``stands_in``: if rank 0 is lost, the first worker that lives takes
         its place."""
-        if not 0 <= source < self._size:
-            raise UsageError(f"there is no rank {source} among {self._size} workers")
+        if not 0 <= source < self.size:
+            raise UsageError(f"there is no rank {source} among {self.size} workers")
         stands_in = stands_in and source == 0
-        found: Mapping[int, Any] = {}
+        if self.rehearses:
+            found = self.exchange(None, f"from {source}")
+            return (value() if found.get(source) is None else found[source]), source
+        found = {}
         while source not in found:
             if source not in self.alive:
                 if not stands_in:
                     raise lost(source)
                 source = self.alive[0]
-            found = self.exchange(value() if self._group.worker == source else None)
+            mine = value() if self.rank == source else None
+            found = self.exchange(mine, f"from {source}")
         return found[source], source
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
@@ -166,7 +267,7 @@ class Collectives:
         ranks = sorted(found)
         return [
             found[next((one for one in ranks if one >= rank), ranks[0])]
-            for rank in range(self._size)
+            for rank in range(self.size)
         ]
 
 

@@ -63,7 +63,7 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
         one = DealtPass(Deal(samples, workers, whole=not self.drop_last), me, batch)
         group = the_group()
         if group is not None:
-            group.collectives.passes.begin(one)
+            group.collectives.passes.begin(one, loader=batch is not None)
         return one
 
     def __iter__(self) -> Iterator[int]:

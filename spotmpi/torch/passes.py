@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
@@ -17,12 +17,15 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from spotmpi.errors import UsageError
 from spotmpi.torch.dealing import Deal, Samples
 
-__all__ = ["DealtPass", "Pass", "Passes", "follow_loaders"]
+__all__ = ["Company", "DealtPass", "Pass", "Passes", "follow_loaders"]
 
 
 class Pass:
     """One time through a `DistributedSampler`'s samples, as one worker goes through them. Those of
     a lost worker are used by nobody."""
+
+    number: int | None = None
+    """Which one it is of those that all workers begin together, through a loader."""
 
     def __init__(self, workers: Sequence[int], samples: int) -> None:
         """``workers``: those with a part of the samples; ``samples``: how many each has."""
@@ -117,13 +120,18 @@ class DealtPass(Pass):
 class Passes:
     """The passes that are under way on a worker."""
 
-    def __init__(self) -> None:
-        """Begin with none."""
+    def __init__(self, trained: list[bool] | None = None) -> None:
+        """``trained``: gets an entry for each that begins through a loader, and that is true once
+        gradients are summed in it."""
         self._those: list[Pass] = []
+        self._trained = [] if trained is None else trained
         self._missed = 0
 
-    def begin(self, one: Pass) -> None:
+    def begin(self, one: Pass, loader: bool = False) -> None:
         """Begin one."""
+        if loader:
+            one.number = len(self._trained)
+            self._trained.append(False)
         self._those.append(one)
 
     def end(self, one: Pass) -> None:
@@ -132,10 +140,13 @@ class Passes:
             self._those.remove(one)
             self._missed += one.missed
 
-    def sum_up(self, workers: Sequence[int]) -> None:
-        """Note that gradients of these workers were summed."""
+    def sum_up(self, workers: Sequence[int], shares: Sequence[int] | None = None) -> None:
+        """Note that gradients of these workers were summed. ``shares``: those that they have of
+        samples which torch deals; None: each has that of its number."""
         for one in self._those:
-            one.sum_up(workers)
+            one.sum_up(workers if shares is None or isinstance(one, DealtPass) else shares)
+            if one.number is not None:
+                self._trained[one.number] = True
 
     @property
     def missed(self) -> int:
@@ -143,11 +154,38 @@ class Passes:
         return self._missed + sum(one.missed for one in self._those)
 
 
-def follow_loaders(passes_of: Callable[[], tuple[Passes, int] | None]) -> None:
+class Company(Protocol):
+    """The workers that go through loaders together."""
+
+    @property
+    def passes(self) -> Passes:
+        """Where passes are noted."""
+
+    @property
+    def size(self) -> int:
+        """The number of workers at the start."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """This worker's rank, and its share of samples that are dealt to as many as `size`."""
+
+    @property
+    def rehearses(self) -> bool:
+        """True if this worker is a newcomer, and not where the others are yet."""
+
+    def begins_pass(self) -> bool:
+        """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
+        it. Collective, but on a worker that rehearses."""
+
+    def goes_on(self, dealt: bool) -> bool:
+        """Return True if a newcomer rehearses with another batch of the loader. ``dealt``: its
+        samples are dealt to workers."""
+
+
+def follow_loaders(company: Callable[[], Company | None]) -> None:
     """Let torch's loaders say what they give.
 
-    ``passes_of`` returns where passes are noted, and the number of workers at the start; None: they
-    are not, and loaders do as ever.
+    ``company`` returns who goes through them; None: loaders do as ever.
     """
     usual: Callable[[Any], Iterator[Any]] = DataLoader.__iter__
     if hasattr(usual, "followed"):
@@ -155,19 +193,57 @@ def follow_loaders(passes_of: Callable[[], tuple[Passes, int] | None]) -> None:
 
     @functools.wraps(usual)
     def loop(loader: Any) -> Iterator[Any]:
-        there = passes_of()
-        if there is None or not torch.is_grad_enabled():  # nobody trains without gradients
+        if (there := company()) is None:
             return usual(loader)
-        return _followed(loader, usual, *there)
+        # Nobody trains without gradients.
+        dealt = _dealt(loader, there.size) if torch.is_grad_enabled() else None
+        if dealt is not None and there.begins_pass():
+            return _Loop(loader, usual, there, dealt)
+        if there.rehearses:
+            return _Beginning(usual(loader), lambda: there.goes_on(dealt is not None))
+        return usual(loader)
 
     loop.followed = True  # type: ignore[attr-defined]
     DataLoader.__iter__ = loop
+    DistributedSampler.__init__ = _dealing(DistributedSampler.__init__, company)
 
 
-def _followed(
-    loader: Any, usual: Callable[[Any], Iterator[Any]], passes: Passes, workers: int
-) -> Iterator[Any]:
-    """Return what goes through a loader, and notes it if its samples are dealt to workers."""
+def _dealing(
+    usual: Callable[..., None], company: Callable[[], Company | None]
+) -> Callable[..., None]:
+    """Return a constructor of torch's sampler that knows ranks beyond those of the start."""
+
+    @functools.wraps(usual)
+    def make(
+        sampler: Any,
+        dataset: Any,
+        num_replicas: Any = None,
+        rank: Any = None,
+        *how: Any,
+        **named: Any,
+    ) -> None:
+        if (there := company()) is not None and num_replicas in (None, there.size):
+            own, share = there.place
+            rank = share if rank in (None, own) else rank
+        usual(sampler, dataset, num_replicas, rank, *how, **named)
+
+    return make
+
+
+class Dealt(NamedTuple):
+    """How a loader's samples are dealt to workers."""
+
+    elastic: Any
+    """The ElasticSampler; None: a DistributedSampler of torch."""
+    batch: int
+    """The size of a batch."""
+    samples: int
+    """What torch's gives to each worker."""
+
+
+def _dealt(loader: Any, workers: int) -> Dealt | None:
+    """Return how a loader's samples are dealt to workers; None: they are not, or it cannot be seen.
+    Raises UsageError if it would have to be seen."""
     batches = loader.batch_sampler
     sampler: Any = loader.sampler if batches is None else getattr(batches, "sampler", None)
     size = None
@@ -178,7 +254,7 @@ def _followed(
     elastic = _elastic_in(loader)
     if elastic is not None:
         if size is not None and sampler is elastic and getattr(loader, "in_order", True):
-            return _Loop(loader, usual, passes, elastic.begin(size), elastic, size)
+            return Dealt(elastic, size, 0)
         if loader.num_workers:
             raise UsageError(
                 "ElasticSampler cannot see which samples a batch of this loader has: give the "
@@ -187,9 +263,8 @@ def _followed(
     elif isinstance(sampler, DistributedSampler) and size is not None:
         many = getattr(sampler, "num_samples", None)
         if many is not None and getattr(sampler, "num_replicas", None) == workers:
-            passes.begin(one := Pass(range(workers), many))
-            return _Loop(loader, usual, passes, one, None, size)
-    return usual(loader)
+            return Dealt(None, size, many)
+    return None
 
 
 def _elastic_in(loader: Any) -> Any:
@@ -212,15 +287,18 @@ class _Loop:
         self,
         loader: Any,
         usual: Callable[[Any], Iterator[Any]],
-        passes: Passes,
-        one: Pass,
-        elastic: Any,
-        size: int,
+        there: Company,
+        dealt: Dealt,
     ) -> None:
-        """``one``: the pass; ``elastic``: the sampler, of those that deal; ``size``: of a batch."""
-        self._loader, self._usual, self._passes = loader, usual, passes
-        self._pass, self._elastic = one, elastic
-        self._size = size
+        """Begin a pass: among those that are ``there``, as samples are ``dealt``."""
+        self._loader, self._usual, self._passes = loader, usual, there.passes
+        self._elastic, self._size = dealt.elastic, dealt.batch
+        self._pass: Pass
+        if self._elastic is None:
+            self._pass = Pass(range(there.size), dealt.samples)
+            self._passes.begin(self._pass, loader=True)
+        else:
+            self._pass = self._elastic.begin(self._size)
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(loader))
 
@@ -263,3 +341,28 @@ class _Loop:
 
     def __del__(self) -> None:
         self._passes.end(self._pass)
+
+
+class _Beginning:
+    """The beginning of a loader's batches: one, and more if a newcomer needs them."""
+
+    def __init__(self, batches: Iterator[Any], goes_on: Callable[[], bool]) -> None:
+        """``goes_on``: asked before each further one."""
+        self._batches, self._goes_on = batches, goes_on
+        self._given = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._given and not self._goes_on():
+            raise StopIteration
+        batch = next(self._batches)
+        self._given = True
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]  # as torch's
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__.get("_batches"), name)

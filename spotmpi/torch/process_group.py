@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -14,14 +16,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from spotmpi.errors import UsageError
-from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.errors import Left, UsageError
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
 from spotmpi.torch.collectives import Collectives, Rounds
-from spotmpi.torch.passes import Passes, follow_loaders
-from spotmpi.torch_calls import replace_object_calls
-from spotmpi.training.participant import turned_away
+from spotmpi.torch.newcomers import Entrance
+from spotmpi.torch.passes import follow_loaders
+from spotmpi.torch_calls import note_what_is_made, replace_object_calls
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
 
@@ -42,12 +43,12 @@ def init_process_group() -> None:
     if dist.is_initialized():
         raise UsageError("torch has a default process group already: call destroy_process_group()")
     given = Settings.from_environ()
-    if given.newcomer is not None:
-        channel = LauncherChannel.open(given)
-        raise turned_away(channel, given.newcomer, "torch's process group takes no newcomers")
+    # A newcomer's place is known once the group is there.
     place = {"rank": given.rank or 0, "world_size": given.world_size or 1}
     # Nobody asks this store for anything of another worker.
     dist.init_process_group(BACKEND, store=dist.HashStore(), **place)
+    if given.newcomer is not None:
+        os.environ.update(RANK=f"{dist.get_rank()}", WORLD_SIZE=f"{dist.get_world_size()}")
 
 
 def register() -> None:
@@ -55,7 +56,8 @@ def register() -> None:
     if BACKEND.upper() not in dist.Backend.__dict__:
         dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
         replace_object_calls()
-        follow_loaders(_passes)
+        note_what_is_made()
+        follow_loaders(_entrance)
 
 
 def workers() -> tuple[int, ...]:
@@ -77,10 +79,10 @@ def _the_one() -> WorkerGroup:
     return group
 
 
-def _passes() -> tuple[Passes, int] | None:
-    """Return where passes through data are noted, and the number of workers at the start."""
+def _entrance() -> Entrance | None:
+    """Return who goes through loaders together."""
     group = the_group()
-    return group and (group.collectives.passes, group.size())
+    return group and group.entrance
 
 
 def _made(how: Any, _options: Any = None) -> WorkerGroup:
@@ -88,14 +90,14 @@ def _made(how: Any, _options: Any = None) -> WorkerGroup:
     world = how.group_size
     ranks = list(how.global_ranks_in_group) or list(range(world))
     if not dist.is_initialized():
-        return WorkerGroup(how.group_rank, world)
+        return WorkerGroup(Entrance(Collectives(Rounds().__enter__(), world)), ends=True)
     whole = _the_one()
     if ranks != list(range(whole.size())):
         raise UsageError(
             f"torch.distributed.new_group(ranks={ranks}) is not all workers: spotmpi has no groups "
             "of some of them yet"
         )
-    return WorkerGroup(how.group_rank, world, whole.collectives)
+    return WorkerGroup(whole.entrance)
 
 
 class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
@@ -170,14 +172,15 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     object_calls = objects.CALLS
     """Calls for objects, in the place of torch's."""
 
-    def __init__(self, rank: int, size: int, collectives: Collectives | None = None) -> None:
-        """``collectives``: of a group that is there already; None: this is the first one."""
-        super().__init__(rank, size)
-        self._size = size
-        self._ends = collectives is None
-        if collectives is None:
-            collectives = Collectives(Rounds().__enter__(), size)
+    def __init__(self, entrance: Entrance, ends: bool = False) -> None:
+        """``ends``: this is the first group of these workers, and ends with the script."""
+        collectives = entrance.calls
+        super().__init__(collectives.rank, collectives.size)
+        self._ends = ends
+        if ends:
             atexit.register(self._end)
+        self.entrance = entrance
+        """Where newcomers come in."""
         self._process = os.getpid()
         self._collectives = collectives
         self._later: list[Later] = []
@@ -194,7 +197,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def size(self) -> int:
         """Return the number of workers at the start."""
-        return self._size
+        return self._collectives.size
 
     def getBackendName(self) -> str:  # noqa: N802 - as torch calls it
         """Return the backend's name."""
@@ -223,15 +226,21 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def _end(self) -> None:
         """End with the script; the interpreter keeps the exception that has ended it, if any."""
-        self._leave(getattr(sys, "last_value", None))
+        with suppress(Left):  # the script is over anyway
+            self._leave(getattr(sys, "last_value", None))
 
     def _leave(self, error: BaseException | None) -> None:
         if self._ends and os.getpid() == self._process:  # and not one that the script has forked
             self._ends = False
             atexit.unregister(self._end)
-            if error is None:
+            stranded = self._collectives.stranded
+            if error is None and not stranded:
                 self._say_what_was_missed()
             self.collectives.end(error)
+            if stranded:  # and the others go on as without any worker that is lost
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def _say_what_was_missed(self) -> None:
         """The first worker that lives tells the user of samples that nobody has used."""
@@ -282,7 +291,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def _sum_up(self) -> None:
         """Note that gradients were summed."""
-        self._collectives.passes.sum_up(self._collectives.alive)
+        self.entrance.sum_up()
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
         """Do the same with several tensors."""
@@ -329,7 +338,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Call:
         """Write on each worker its tensor of one worker's list."""
         (out,) = outputs
-        mine = torch.stack(list(inputs[0])) if inputs else out.new_empty((self._size, *out.shape))
+        mine = torch.stack(list(inputs[0])) if inputs else out.new_empty((self.size(), *out.shape))
         self.collectives.broadcast([mine], opts.rootRank)
         out.detach().copy_(mine[self.rank()])
         return Call(outputs)
@@ -346,7 +355,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write on each worker its part of the sum of all workers' tensors."""
         whole = mine.detach().clone()
         self.collectives.reduce([whole], _operation(opts))
-        output.detach().copy_(whole.reshape(-1).chunk(self._size)[self.rank()].view(output.shape))
+        output.detach().copy_(whole.reshape(-1).chunk(self.size())[self.rank()].view(output.shape))
         return Call(output)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -367,8 +376,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         opts: Any = None,
     ) -> Call:
         """Do the same with parts of one tensor, along its first dimension."""
-        ours = output.detach().split(list(output_splits) or len(output) // self._size)
-        theirs = mine.detach().split(list(input_splits) or len(mine) // self._size)
+        ours = output.detach().split(list(output_splits) or len(output) // self.size())
+        theirs = mine.detach().split(list(input_splits) or len(mine) // self.size())
         return self.alltoall(ours, theirs)
 
     alltoall_base = all_to_all_single

@@ -207,7 +207,8 @@ class JoiningWorker(Outsider[P]):
         self.training.batch = None
         self.training.meter.reset()  # what it has computed so far was a rehearsal
         _LOG.info("step %d: worker %d has learnt", self.training.progress.steps, self.me)
-        self.context.channel.tell("trains", step=self.training.progress.steps)
+        if self.training.position.answers.guides:
+            self.context.channel.tell("trains", step=self.training.progress.steps)
         yield from runner.after_round()
         return Session(exchange, runner)
 

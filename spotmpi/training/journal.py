@@ -84,6 +84,11 @@ class Journal:
         """Note a recovery. Its line waits for the first step committed after it."""
         self._recovered.append(recovered)
 
+    def complete(self, now: float) -> None:
+        """Note that a round was completed at this time."""
+        for recovered in self._recovered:
+            recovered.complete = recovered.complete or now
+
     @property
     def wants_steps(self) -> bool:
         """True if the next step must be noted, for the trace or for a recovery."""
@@ -164,10 +169,9 @@ class Journal:
         number: int,
         step: int,
         describe: Callable[[], dict[str, Any]],
-        now: float,
         gradients: int,
     ) -> None:
-        """Note that ``step`` was committed in round ``number`` at ``now``.
+        """Note that ``step`` was committed in round ``number``, which is complete.
 
         ``describe`` returns the rest of its line. It names every worker, so it is called only on
         the worker that writes the line. ``gradients``: gradients that this worker has computed so
@@ -184,10 +188,10 @@ class Journal:
                 self._unexplained.update(changed["left"])
             if not recovered.losses:
                 continue
-            record = self._recovery(recovered, step, now, gradients)
+            record = self._recovery(recovered, step, gradients)
             self._channel.tell("recovery", workers=len(recovered.after), **record)
             own = {key: value for key, value in record.items() if key not in ("lost", "verdict")}
-            self._undigested.append({"at": now, "worker": self._me, **own})
+            self._undigested.append({"at": recovered.complete, "worker": self._me, **own})
             records.append(("recovery", record))
             self._unexplained.update(record["lost"])
         self._recovered.clear()
@@ -279,9 +283,7 @@ class Journal:
     def _before(self, number: int) -> bool:
         return bool(self._waiting) and self._waiting[0].round < number
 
-    def _recovery(
-        self, recovered: Recovered, step: int, now: float, gradients: int
-    ) -> dict[str, Any]:
+    def _recovery(self, recovered: Recovered, step: int, gradients: int) -> dict[str, Any]:
         lost = recovered.losses
         deaths = [at for at in map(self._channel.death_of, lost) if at is not None]
         death = min(deaths) if deaths else None
@@ -298,7 +300,7 @@ class Journal:
             "reconcile_ms": _ms(recovered.revoked, recovered.reconciled),
             "accept_ms": _ms(recovered.reconciled, recovered.accepted),
             "restart_ms": _ms(recovered.accepted, recovered.settled),
-            "total_ms": _ms(death, now),
+            "total_ms": _ms(death, recovered.complete),
             "verdict": "repair" if repaired else "retry",
             "lost_steps": max(0, recovered.progress - recovered.verdict.survey.high),
             "recomputed_gradients": gradients,

@@ -34,8 +34,7 @@ class LauncherOrders:
             channel.tell_once("spawning", order.newcomer)
         if failure is not None:
             channel.tell_once("gave_up", order.newcomer, why=failure)
-        # In no other round: there an answer may be missing that the newcomer's script needs.
-        if in_step and self._training.position.answers.tellable:
+        if self._training.position.answers.tellable(in_step):
             fabric.brief(lambda: self.briefing(membership).encode())
 
     def why_to_stop(self, remain: int) -> str:

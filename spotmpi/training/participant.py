@@ -40,6 +40,10 @@ class Participant(Protocol):
     def membership(self) -> Membership:
         """The workers that take part now, as far as it is known here."""
 
+    @property
+    def taught(self) -> bool:
+        """True if a newcomer learnt with the last round. Alike on all that take part."""
+
     def next_batch(self, number: int) -> Indices | None:
         """Return the next batch of the script's batches of this number; None: used up. Local."""
 
@@ -93,6 +97,11 @@ class Outsider(Generic[P]):
     def me(self) -> WorkerId:
         """This worker."""
         return self.context.fabric.me
+
+    @property
+    def taught(self) -> bool:
+        """False: it takes no part in rounds."""
+        return False
 
     def leave_batches(self, number: int) -> None:
         """The script leaves its batches of this number."""

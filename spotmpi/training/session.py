@@ -53,6 +53,11 @@ class Session:
         """The workers that take part now."""
         return self._driver.membership
 
+    @property
+    def taught(self) -> bool:
+        """True if a newcomer learnt with the last round."""
+        return self._exchange.taught
+
     def next_batch(self, number: int) -> Indices | None:
         """Draw this worker's next batch from the script's batches of this number. Local."""
         self.training.position.answers.drawn()

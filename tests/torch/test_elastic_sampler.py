@@ -50,7 +50,7 @@ class Company:
 
     @there.setter
     def there(self, workers: tuple[int, ...]) -> None:
-        self._group.collectives.alive = workers
+        self._group.collectives.standing.alive = workers
 
     @property
     def missed(self) -> int:
@@ -65,8 +65,8 @@ class Company:
 
 
 @pytest.fixture
-def company(alone: Any, monkeypatch: pytest.MonkeyPatch) -> Company:  # noqa: F811
-    monkeypatch.setattr(alone, "_size", 4)
+def company(alone: Any) -> Company:  # noqa: F811
+    alone.collectives.standing.begin(4)
     return Company(alone)
 
 
@@ -340,7 +340,8 @@ def test_who_looks_without_gradients_does_not_train(company: Company) -> None:
 def noted(company: Company, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The workers of each sum that is noted."""
     there: list[tuple[int, ...]] = []
-    monkeypatch.setattr(company._group.collectives.passes, "sum_up", there.append)
+    passes = company._group.collectives.passes
+    monkeypatch.setattr(passes, "sum_up", lambda workers, _shares: there.append(workers))
     return there
 
 

@@ -57,7 +57,8 @@ def journal(file: Path, me: int, launcher: Launcher | None = None) -> Journal:
 def commit(book: Journal, number: int, leader: int) -> None:
     """Round ``number`` is complete under this leader, and was step ``number``."""
     book.stable(number, leader)
-    book.step(number, number, lambda: {"by": book._me}, now=float(number), gradients=0)
+    book.complete(float(number))
+    book.step(number, number, lambda: {"by": book._me}, gradients=0)
 
 
 def written(file: Path, event: str = "step") -> list[tuple[int, int]]:
@@ -121,7 +122,8 @@ def test_only_who_writes_a_step_describes_it(file: Path) -> None:
         for number in range(4):
             book.stable(number, leader=0)
             made = partial(lambda me, step: described.append(me) or {"of": step}, worker, number)
-            book.step(number, number, made, now=float(number), gradients=0)
+            book.complete(float(number))
+            book.step(number, number, made, gradients=0)
     assert described == [0, 0, 0]
     assert [r["of"] for r in records.read(file)] == [0, 1, 2]
 
@@ -171,7 +173,8 @@ def test_a_recovery_is_timed_from_the_death_to_the_first_step_after_it(file: Pat
     book = journal(file, 0, launcher)
     book.recovered(recovered())
     book.stable(5, leader=0)
-    book.step(5, 5, {"by": 0}.copy, now=11.05, gradients=0)
+    book.complete(11.05)
+    book.step(5, 5, {"by": 0}.copy, gradients=0)
     book.stable(6, leader=0)
     (shown,) = [r for r in records.read(file) if r["event"] == "recovery"]
     assert shown["lost"] == [1]
@@ -188,7 +191,8 @@ def test_a_death_before_the_worker_came_back_to_us_is_not_its_detection_time(fil
     """It was computing, perhaps for minutes."""
     book = journal(file, 0, Launcher(w1=2.0))
     book.recovered(recovered())
-    book.step(5, 5, {"by": 0}.copy, now=11.0, gradients=0)
+    book.complete(11.0)
+    book.step(5, 5, {"by": 0}.copy, gradients=0)
     book.digested(7)
     (seen,) = [r for r in records.read(file) if r["event"] == "recovered"]
     assert seen["detect_ms"] == pytest.approx(100)
@@ -198,7 +202,8 @@ def test_a_death_before_the_worker_came_back_to_us_is_not_its_detection_time(fil
 def test_an_unknown_moment_of_death_is_null(file: Path) -> None:
     book = journal(file, 0)
     book.recovered(recovered())
-    book.step(5, 5, {"by": 0}.copy, now=11.0, gradients=0)
+    book.complete(11.0)
+    book.step(5, 5, {"by": 0}.copy, gradients=0)
     book.digested(7)
     (seen,) = [r for r in records.read(file) if r["event"] == "recovered"]
     assert seen["detect_ms"] is seen["total_ms"] is None
@@ -208,7 +213,8 @@ def test_every_survivor_reports_what_it_saw_itself(file: Path) -> None:
     for worker in (0, 2):
         book = journal(file, worker)
         book.recovered(recovered())
-        book.step(5, 5, {"by": worker}.copy, now=11.0, gradients=0)
+        book.complete(11.0)
+        book.step(5, 5, {"by": worker}.copy, gradients=0)
         book.digested(7 + worker)
     seen = [r for r in records.read(file) if r["event"] == "recovered"]
     assert [(r["worker"], r["at"], r["digest"]) for r in seen] == [
@@ -231,7 +237,8 @@ def test_the_trace_says_which_steps_are_lost_with_all_who_knew_them(file: Path) 
     for number in range(4):
         commit(old, number, leader=0)
     new.stable(5, leader=0)
-    new.step(5, 5, lambda: {"by": 3}, now=5.0, gradients=0)
+    new.complete(5.0)
+    new.step(5, 5, lambda: {"by": 3}, gradients=0)
     new.stable(6, leader=3)
     new.stable(7, leader=3)
     assert written(file) == [(0, 0), (1, 0), (2, 0), (5, 3)]
@@ -354,7 +361,8 @@ def test_batches_are_told_once_with_their_first_step(file: Path) -> None:
     for number in range(4):
         book.stable(number, 0)
         book.batches(number, number // 2, {"n": 12, "batch_size": 2, "passes": 3})
-        book.step(number, number, lambda: {"by": 0}, now=float(number), gradients=0)
+        book.complete(float(number))
+        book.step(number, number, lambda: {"by": 0}, gradients=0)
     book.stable(4, 0)
     told = [(r["event"], r["step"]) for r in records.read(file)]
     batches, step = "batches", "step"

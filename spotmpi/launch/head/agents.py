@@ -282,7 +282,8 @@ class Agents:
         self._home[worker] = host
         self._untrained.add(worker)
         _LOG.info("worker %d is started on %s, a newcomer", worker, name)
-        environ = self._spawning | Settings(newcomer=worker).to_environ()
+        settings = Settings(newcomer=worker, began_with=len(self._first))
+        environ = self._spawning | settings.to_environ()
         host.trunk.tell(messages.Start(worker, environ))
         return worker
 

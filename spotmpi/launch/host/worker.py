@@ -84,8 +84,8 @@ def _for_torch(given: Settings, process: int) -> dict[str, str]:
     if not given.torch:
         return {}
     rank, size = given.rank or 0, given.world_size or 1
-    if given.newcomer is not None:  # so that its script comes to where it is turned away
-        rank, size = given.newcomer, given.newcomer + 1
+    if given.newcomer is not None:  # it gets a rank when it comes to the others
+        rank, size = given.newcomer, given.began_with or 1
     return {
         "RANK": f"{rank}",
         "WORLD_SIZE": f"{size}",

@@ -34,6 +34,10 @@ _MOST_IN_TURN = 1 << 20
 class Answers:
     """The answers that a script was given, or will be given as the others were."""
 
+    guides = True
+    """True if a newcomer's script is where the others' are once it has learnt. Otherwise it comes
+    there in another way, and tells the launcher when it does."""
+
     def __init__(self) -> None:
         self._kept: list[tuple[int, Of, Answer]] = []
         """Answers outside of batches: the batches opened before each, its `Of`, the answer."""
@@ -113,10 +117,11 @@ class Answers:
         self._turn.clear()
         self._large = False
 
-    @property
-    def tellable(self) -> bool:
-        """True if a newcomer can be told all that it needs for its first batch."""
-        return not self._large and sum(len(one) for _, one in self._turn) <= _MOST_IN_TURN
+    def tellable(self, in_step: bool) -> bool:
+        """Return True if a newcomer can be told all that it needs for its first batch. In a round
+        that is none of steps an answer may be missing."""
+        there = sum(len(one) for _, one in self._turn)
+        return in_step and not self._large and there <= _MOST_IN_TURN
 
     def stepped(self) -> None:
         """Note that a step is over."""
@@ -154,6 +159,23 @@ class Answers:
     def follow_turn(self, told: Sequence[Any]) -> None:
         """Take what others have `told_of_turn`."""
         self._turn = [(of, base64.b64decode(said)) for of, said in told]
+
+
+class NoAnswers(Answers):
+    """None are kept, and none are needed: newcomers find their way by other means."""
+
+    guides = False
+
+    def keep(self, answer: Answer | None, of: Of, opened: int) -> bool:
+        """Keep nothing."""
+        return True
+
+    def keep_for_turn(self, answer: Answer | None, of: Of) -> None:
+        """Keep nothing."""
+
+    def tellable(self, in_step: bool) -> bool:
+        """Return True: nothing can be missing."""
+        return True
 
 
 def _size(answer: Answer) -> int:

@@ -77,5 +77,5 @@ class StepRecords:
                 journal.batches(taken.first, turns.now.sampler, turns.planned)
             for step in range(taken.steps):
                 describe = partial(taken.describe, step, known)
-                journal.step(number, taken.first + step, describe, now, turns.wasted)
+                journal.step(number, taken.first + step, describe, turns.wasted)
         self._committed_at = now

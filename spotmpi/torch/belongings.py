@@ -1,0 +1,193 @@
+"""What a torch script trains with, found by itself, and how a newcomer gets all of it.
+
+These are the modules in DistributedDataParallel, optimizers, learning rate schedulers and scalers,
+in the order in which the script has made them. All that live are alike on all workers.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spotmpi.errors import UsageError
+from spotmpi.protocol.plain_values import NONSENSE, pack, unpack
+from spotmpi.torch.after_steps import load_plain
+from spotmpi.torch_calls import MADE
+
+__all__ = ["Belongings"]
+
+Numbers = npt.NDArray[np.uint8]
+
+_TENSOR = "\0tensor"
+"""Marks the place of a tensor among plain values; its type, shape and kind of device follow."""
+
+
+class Belongings:
+    """All that this worker's script trains with: as rows of bytes with a description."""
+
+    def __init__(self) -> None:
+        """Begin with what the script has by then; `look` looks again."""
+        self._tensors: list[torch.Tensor] = []
+        self._text = b""
+
+    def look(self) -> None:
+        """Find what there is now. Raises UsageError if some of it cannot be given."""
+        self._tensors = []
+        self._text = pack([self._described(one) for one in _those()])
+
+    @property
+    def described(self) -> bytes:
+        """A description of all, without the tensors' numbers."""
+        return self._text
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(map(_size, self._tensors))
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return these bytes of all tensors' numbers."""
+        parts, first = [], 0
+        for one in self._tensors:
+            last = first + _size(one)
+            if first < end and begin < last:
+                parts.append(_bytes_of(one)[max(begin - first, 0) : end - first].tobytes())
+            first = last
+        return b"".join(parts)
+
+    def check(self, described: bytes) -> None:
+        """Raise UsageError unless this script has what another worker has described, beside
+        numbers."""
+        mine, theirs = _those(), unpack(described)
+        if [type(one).__name__ for one in mine] != [kind for kind, _ in theirs]:
+            raise UsageError(
+                f"its script trains with {_names(type(one).__name__ for one in mine)}, and the "
+                f"others' with {_names(kind for kind, _ in theirs)}"
+            )
+        for one, (kind, said) in zip(mine, theirs, strict=True):
+            if isinstance(one, torch.nn.Module):
+                own = [(name, *_like(there)) for name, there in _held(one).items()]
+                if own != [(name, *marks[1:3]) for name, marks in said]:
+                    raise UsageError(f"its {kind} has other parameters or buffers than the others'")
+
+    def take(self, described: bytes, numbers: Numbers) -> None:
+        """Let this script have what another worker has described, with these bytes of tensors."""
+        left = _Reader(numbers)
+        try:
+            for one, (_, said) in zip(_those(), unpack(described), strict=True):
+                _fill(one, left.filled(said))
+        except NONSENSE as error:
+            raise UsageError(f"what its script trains with does not fit: {error!r}") from error
+
+    def _described(self, one: Any) -> tuple[str, Any]:
+        if isinstance(one, torch.nn.Module):
+            said: Any = [*_held(one).items()]
+        elif isinstance(one, torch.optim.Optimizer):
+            groups = [{n: v for n, v in group.items() if n != "params"} for group in _groups(one)]
+            said = groups, [one.state.get(param, {}) for param in _params(one)]
+        else:
+            said = one.state_dict()
+        return type(one).__name__, self._plain(said)
+
+    def _plain(self, value: Any) -> Any:
+        """Return a value in which marks take the place of tensors; those are noted in order."""
+        if isinstance(value, torch.Tensor):
+            self._tensors.append(value)
+            return (_TENSOR, *_like(value), value.device.type)
+        if isinstance(value, Mapping):
+            return {name: self._plain(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._plain(one) for one in value)
+        return value
+
+
+class _Reader:
+    """Makes tensors of bytes, one after the other."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self._first = 0
+
+    def filled(self, said: Any) -> Any:
+        """Return a description with the tensors in place of their marks, in memory of the host."""
+        if isinstance(said, tuple) and said[:1] == (_TENSOR,):
+            return self._tensor(*said[1:])
+        if isinstance(said, dict):
+            return {name: self.filled(one) for name, one in said.items()}
+        if isinstance(said, list | tuple):
+            return type(said)(self.filled(one) for one in said)
+        return said
+
+    def _tensor(self, kind: str, shape: Sequence[int], where: str) -> torch.Tensor:
+        there = torch.empty(tuple(shape), dtype=getattr(torch, kind))
+        many = _size(there)
+        if many:
+            flat = there.reshape(-1).view(torch.uint8).numpy()
+            flat[:] = self._numbers[self._first : self._first + many]
+        self._first += many
+        return there.to(where)
+
+
+def _those() -> list[Any]:
+    """Return what the script trains with."""
+    gc.collect()  # what one worker's script has left must not be there on another one
+    found = {id(one): one for ref in MADE if (one := ref()) is not None}
+    return [*found.values()]
+
+
+def _held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a module's parameters and buffers by name, each once."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    return groups
+
+
+def _params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in _groups(optimizer):
+        yield from group["params"]
+
+
+def _fill(one: Any, found: Any) -> None:
+    """Let one thing that a script trains with be as another worker's."""
+    if isinstance(one, torch.nn.Module):
+        with torch.no_grad():
+            for there, (_, new) in zip(_held(one).values(), found, strict=True):
+                there.copy_(new)
+                there.grad = None  # of the rehearsal
+    elif isinstance(one, torch.optim.Optimizer):
+        groups, states = found
+        for group, known in zip(_groups(one), groups, strict=True):
+            group.update(known)
+        for param, state in zip(_params(one), states, strict=True):
+            one.state.pop(param, None)
+            if state:
+                one.state[param] = state
+            param.grad = None
+    else:
+        load_plain(one, found)
+
+
+def _like(tensor: torch.Tensor) -> tuple[str, list[int]]:
+    return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _bytes_of(tensor: torch.Tensor) -> Numbers:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    there: Numbers = (flat.view(torch.uint8) if flat.numel() else flat.byte()).numpy()
+    return there
+
+
+def _names(kinds: Iterator[str]) -> str:
+    return ", ".join(kinds) or "nothing"

@@ -1,0 +1,66 @@
+"""What the first calls of a script returned on all workers, for newcomers that make them again."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["FirstAnswers"]
+
+_MOST = 16384
+"""Bytes of answers that are kept."""
+_MANY = 256
+"""Answers that are kept, at most."""
+_SUMS = 2
+"""Sums of gradients until a script's first calls are over: after the first one DDP puts gradients
+together in another way, and lets the first worker say how."""
+
+
+class FirstAnswers:
+    """Answers to calls of all workers, in order, each with what was asked."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._kept: list[tuple[str, str | None]] = []
+        """What was asked, and the answer as text; None: there was no room for it."""
+        self._room = _MOST
+        self._had = 0
+        """How many this worker was told again."""
+        self.sums = 0
+        """Sums of gradients that this worker's script has made."""
+
+    @property
+    def over(self) -> bool:
+        """True if the first calls are over."""
+        return self.sums >= _SUMS
+
+    def keep(self, asked: str, answer: bytes) -> None:
+        """Keep an answer, if it is one of the first ones."""
+        if self.over or len(self._kept) == _MANY:
+            return
+        fits = len(answer) <= self._room
+        self._room -= fits * len(answer)
+        self._kept.append((asked, base64.b64encode(answer).decode() if fits else None))
+
+    @property
+    def used_up(self) -> bool:
+        """True if nothing more can be recalled."""
+        return self._had == len(self._kept)
+
+    def recall(self, asked: str) -> bytes | None:
+        """Return the next answer; None if it is not kept. If something else was asked than all
+        others did then, nothing is recalled any more."""
+        if self.used_up:
+            return None
+        before, answer = self._kept[self._had]
+        self._had = self._had + 1 if before == asked else len(self._kept)
+        return base64.b64decode(answer) if answer and before == asked else None
+
+    def told(self) -> list[tuple[str, str | None]]:
+        """Return what newcomers are told, as JSON values."""
+        return self._kept
+
+    def follow(self, told: Sequence[Any]) -> None:
+        """Take what others have told."""
+        self._kept = [(asked, answer) for asked, answer in told]

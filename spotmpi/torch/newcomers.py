@@ -1,0 +1,155 @@
+"""How newcomers of a torch script come to where the others are, and get what they train."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from spotmpi.errors import PeersLost, UsageError
+from spotmpi.protocol.plain_values import pack, unpack
+from spotmpi.torch.belongings import Belongings
+from spotmpi.torch.collectives import NO_PASS, Collectives, values_of
+from spotmpi.torch.passes import Passes
+
+__all__ = ["Entrance"]
+
+_AT_ONCE = 1 << 25
+"""Bytes of the model that are given at once: as much memory is needed for them on all workers."""
+
+
+class Entrance:
+    """The beginnings of passes through dealt samples: there newcomers come in.
+
+    A newcomer runs its script from the beginning, without the others: its calls are answered as
+    theirs were, or with its own values. It goes through each pass that they have begun with a batch
+    or two, so that torch has made what it makes in its first steps. At the next pass it waits for
+    them, and gets their modules, optimizers, schedulers and scalers.
+    """
+
+    def __init__(self, calls: Collectives, belongings: Belongings | None = None) -> None:
+        """``belongings``: what newcomers get; None: all that the script trains with."""
+        self.calls = calls
+        self._belongings = belongings or Belongings()
+        self._rehearsed = 0
+        """Passes that a newcomer's script has begun."""
+
+    @property
+    def passes(self) -> Passes:
+        """Where passes are noted."""
+        return self.calls.passes
+
+    @property
+    def size(self) -> int:
+        """The number of workers at the start."""
+        return self.calls.size
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """This worker's rank, and its share of samples that are dealt to as many as `size`."""
+        return self.calls.rank, self.calls.share
+
+    @property
+    def rehearses(self) -> bool:
+        """True if this worker is a newcomer, and not where the others are yet."""
+        return self.calls.rehearses
+
+    def begins_pass(self) -> bool:
+        """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
+        it. Collective, but on a worker that rehearses."""
+        calls = self.calls
+        if not calls.rehearses:
+            if calls.group.taught:
+                calls.group.let_in()
+                self._admit()
+            return True
+        begun = calls.standing.trained
+        if calls.group.joins and self._rehearsed == len(begun):
+            calls.group.let_in()  # and then the others are at this pass, or a later one
+        if not calls.group.joins and self._rehearsed == len(begun):
+            self._admit()
+            return True
+        self._rehearsed += 1
+        return False
+
+    def goes_on(self, dealt: bool) -> bool:
+        """Return True if a newcomer rehearses with another batch of the loader. ``dealt``: its
+        samples are dealt to workers."""
+        standing = self.calls.standing
+        if not dealt:
+            return not self._rehearsed  # what comes before the training is done in full
+        here = self._rehearsed - 1
+        return standing.trained[here] and not standing.answers.over
+
+    def sum_up(self) -> None:
+        """Note that gradients were summed. Raises Left on a newcomer whose script has no passes
+        where the others could wait for it."""
+        self.calls.sum_up()
+        if self.rehearses and not self._rehearsed:
+            raise self.calls.group.turned_away(NO_PASS)
+
+    def _admit(self) -> None:
+        """Let those that have come have what all others have. Collective. Raises Left on a newcomer
+        that cannot take it."""
+        calls, standing = self.calls, self.calls.standing
+        place = (calls.rank, calls.share) if calls.rehearses else None
+        found = values_of(calls.group.exchange(place))
+        come = {worker: there for worker, there in found.items() if there is not None}
+        taken = {standing.ranks[worker] for worker in found.keys() - come.keys()}
+        for worker, (rank, share) in come.items():
+            if rank not in taken:  # or another one has come for it, too
+                standing.ranks[worker], standing.shares[rank] = rank, share
+                taken.add(rank)
+        if calls.rehearses and calls.group.worker not in standing.ranks:
+            raise calls.group.turned_away(f"another worker has rank {calls.rank} by now")
+        if come:
+            self._give()
+        standing.heard(worker for worker in found if worker in standing.ranks)
+        if calls.rehearses:
+            calls.rehearses = False
+            calls.group.trains()
+
+    def _give(self) -> None:
+        """Give what the first of the others trains with to those that rehearse. Collective."""
+        calls = self.calls
+        mine = b"" if calls.rehearses else self._described()  # any may have to go on for another
+        problem, described, size = unpack(calls.group.from_one_of_all(lambda: self._known(mine)))
+        if calls.rehearses:
+            self._check(problem, described)
+        numbers = np.empty(size if calls.rehearses else 0, np.uint8)
+        for begin in range(0, size, _AT_ONCE):
+            end = min(begin + _AT_ONCE, size)
+            said = calls.group.from_one_of_all(partial(self._part, begin, end))
+            if calls.rehearses:
+                numbers[begin:end] = np.frombuffer(said, np.uint8)
+        if calls.rehearses:
+            try:
+                self._belongings.take(described, numbers)
+            except UsageError as error:
+                raise calls.group.turned_away(str(error)) from None
+            calls.passes = Passes(calls.standing.trained)
+
+    def _described(self) -> bytes:
+        """Return why nothing can be given, what there is to give, and how many bytes follow."""
+        try:
+            self._belongings.look()
+        except Exception as error:  # noqa: BLE001 - it is the newcomer's problem, and not theirs
+            return pack([f"what the others train with cannot be given: {error!r}", b"", 0])
+        return pack([None, self._belongings.described, self._belongings.size])
+
+    def _part(self, begin: int, end: int) -> bytes:
+        return self._known(self._belongings.read(begin, end))
+
+    def _known(self, what: bytes) -> bytes:
+        """Return what is to be given, if this worker knows. Raises PeersLost if nobody does."""
+        if self.calls.rehearses:
+            raise PeersLost("all workers that had the model are lost")
+        return what
+
+    def _check(self, problem: str | None, described: bytes) -> None:
+        try:
+            if problem is not None:
+                raise UsageError(problem)
+            self._belongings.check(described)
+        except UsageError as error:
+            raise self.calls.group.turned_away(str(error)) from None

@@ -1,0 +1,89 @@
+"""What all workers of a torch script know of each other, and newcomers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.torch.first_answers import FirstAnswers
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """Ranks of workers, and how far their scripts are. Alike on all. Newcomers get it as plain
+    values that survive (`arrays.registry.Values`); no checkpoint keeps it."""
+
+    def __init__(self) -> None:
+        """Begin without workers: `begin` or `restore` comes next."""
+        self.size = 0
+        """Workers at the start."""
+        self.ranks: dict[WorkerId, int] = {}
+        """Each worker's rank, of those lost, too: its number at the start, or that of one which was
+        lost, or a number of its own."""
+        self.shares: dict[int, int] = {}
+        """Shares of the data that are not the rank's own, by rank: `DistributedSampler` deals to as
+        many workers as there were at the start."""
+        self.alive: tuple[int, ...] = ()
+        """Ranks of the workers that live: those with a part in the last call. They are the same on
+        all, which the membership is not: a worker may hear of a loss one call later than others."""
+        self.trained: list[bool] = []
+        """The passes that were begun, through loaders whose samples are dealt to workers: True for
+        those in which gradients were summed."""
+        self.answers = FirstAnswers()
+
+    def begin(self, size: int) -> None:
+        """Begin with this number of workers."""
+        self.size, self.alive = size, tuple(range(size))
+        self.ranks = {rank: rank for rank in self.alive}
+
+    def heard(self, workers: Iterable[WorkerId]) -> None:
+        """Note who had a part in a call."""
+        self.alive = tuple(sorted(self.ranks[worker] for worker in workers))
+
+    def place_for(self, newcomer: WorkerId) -> tuple[int, int]:
+        """Return a rank for a newcomer, and its share of the data.
+
+        They are those of a lost worker. But a rank must come after one that lives: what a script
+        does on its first worker alone, such as to save the model, is not for one that has yet to
+        learn. Else the rank is the worker's own number.
+        """
+        shares = sorted({*range(self.size)}.difference(self.taken))
+        ranks = [one for one in shares if one > self.alive[0] and one not in self.alive]
+        # Those that come together have numbers in a row.
+        if ranks:
+            rank = ranks[newcomer % len(ranks)]
+            return rank, rank
+        return newcomer, shares[newcomer % len(shares)] if shares else newcomer % self.size
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """Shares of the data that workers which live have."""
+        return tuple(sorted({self.shares.get(rank, rank) for rank in self.alive}))
+
+    def kept(self) -> Mapping[str, Any]:
+        """Return nothing: a checkpoint keeps nothing of it."""
+        return {}
+
+    def resume(self, found: Mapping[str, Any], where: str) -> None:
+        """Do nothing."""
+
+    def snapshot(self, contributors: Sequence[WorkerId] | None) -> dict[str, Any]:
+        """Return what a newcomer is told."""
+        return {
+            "size": self.size,
+            "ranks": [*self.ranks.items()],
+            "shares": [*self.shares.items()],
+            "alive": self.alive,
+            "trained": "".join(str(int(one)) for one in self.trained),
+            "answers": self.answers.told(),
+        }
+
+    def restore(self, told: Mapping[str, Any]) -> None:
+        """Go on from what was told."""
+        self.size, self.alive = int(told["size"]), tuple(map(int, told["alive"]))
+        self.ranks = {int(worker): int(rank) for worker, rank in told["ranks"]}
+        self.shares = {int(rank): int(share) for rank, share in told["shares"]}
+        self.trained[:] = [one == "1" for one in told["trained"]]
+        self.answers.follow(told["answers"])

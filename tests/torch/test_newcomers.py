@@ -1,0 +1,390 @@
+"""Newcomers in torch scripts: at the beginning of a pass they get all that the others have."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+
+from spotmpi.errors import UsageError  # noqa: E402
+from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
+from spotmpi.protocol.plain_values import pack  # noqa: E402
+from spotmpi.torch import belongings  # noqa: E402
+from spotmpi.torch.belongings import Belongings  # noqa: E402
+from spotmpi.torch.collectives import Collectives, Rounds  # noqa: E402
+from spotmpi.torch.dealing import Deal  # noqa: E402
+from spotmpi.torch.first_answers import FirstAnswers  # noqa: E402
+from spotmpi.torch.newcomers import Entrance  # noqa: E402
+from spotmpi.torch.passes import DealtPass  # noqa: E402
+from spotmpi.torch.standing import Standing  # noqa: E402
+from tests import simulated  # noqa: E402
+from tests.launch.asking import folder_of  # noqa: E402
+from tests.launch.conftest import start  # noqa: E402, F401
+from tests.running import Running  # noqa: E402
+from tests.simulated import Final, Job, Result  # noqa: E402
+from tests.torch.test_process_group import alone  # noqa: E402, F401
+
+HERE = Path(__file__).parent
+
+SAMPLES, PASSES = 24, 6
+
+# Among workers that die and come at any event.
+
+
+class Numbers(Belongings):
+    """A model without torch's classes."""
+
+    def __init__(self, worker: int) -> None:
+        super().__init__()
+        self.model = torch.full((3,), float(worker), dtype=torch.float64)
+
+    def look(self) -> None:
+        """Give the model."""
+        self._tensors, self._text = [self.model], pack("model")
+
+    def check(self, described: bytes) -> None:
+        """Know what it is."""
+        assert described == pack("model")
+
+    def take(self, described: bytes, numbers: Any) -> None:
+        """Have the others'."""
+        self.model.copy_(torch.from_numpy(numbers).view(torch.float64))
+
+
+@dataclass(frozen=True)
+class Passes(Job):
+    """A script that goes through its samples again and again."""
+
+    def script(self, worker: int) -> Final:
+        """Each step moves the model by what depends on all workers' batches, and on the model."""
+        used: Counter[tuple[int, int]] = Counter()
+        began = 0
+        with Rounds() as rounds:
+            calls = Collectives(rounds, self.workers)
+            numbers = Numbers(worker)
+            entrance = Entrance(calls, numbers)
+            calls.broadcast([numbers.model], 0, stands_in=True)
+            for number in range(PASSES):
+                trains = entrance.begins_pass()
+                if trains and worker >= self.workers and not began:
+                    began = number
+                deal = Deal(np.arange(SAMPLES), calls.alive)
+                one = DealtPass(deal, calls.rank, 2)
+                calls.passes.begin(one, loader=trains)
+                draw, batches = iter(one), 0
+                while (batch := [*islice(draw, 2)]) or one.goes_on():
+                    if not batch:
+                        draw = iter(one)
+                        continue
+                    if not trains and batches and not entrance.goes_on(dealt=True):
+                        break
+                    one.give(2)
+                    mine = torch.zeros(SAMPLES, dtype=torch.float64)
+                    mine[batch] = 1.0
+                    grad = numbers.model * 0.1 + float(sum(batch))
+                    calls.reduce([mine, grad], "AVG")
+                    numbers.model -= grad
+                    batches += 1
+                    if trains:
+                        total = (mine * len(calls.alive)).round().int().tolist()
+                        used.update({(number, n): many for n, many in enumerate(total)})
+                    entrance.sum_up()
+                calls.passes.end(one)
+                told = calls.exchange(number)
+                assert set(told.values()) == {number}
+        bits = numbers.model.numpy().tobytes()
+        return Final(bits, 0, used, (), False, (), began)
+
+
+def agree(result: Result) -> None:
+    """All hold the same, and those that were there from the start have used each sample."""
+    finals = result.finals
+    assert len({final.bits for final in finals.values()}) <= 1
+    for worker, final in finals.items():
+        passes = range(final.began, PASSES)
+        if worker < result.job.workers or final.began:
+            counts = {(n, one): final.gradients[n, one] for n in passes for one in range(SAMPLES)}
+            assert min(counts.values()) >= 1, counts
+
+
+def test_newcomers_hold_the_same_whoever_dies(tmp_path: Path) -> None:
+    results = simulated.campaign(
+        Passes(tmp_path / "calm", 3),
+        range(40),
+        lambda events, seed: {
+            "kills": [Kill(seed % 5, 1 + 7 * seed % events)][: seed % 3],
+            "arrivals": [Arrival(3, 1 + 11 * seed % events), Arrival(4, 1 + 17 * seed % events)],
+        },
+        agree,
+    )
+    began = [
+        (worker, final.began)
+        for result in results
+        for worker, final in result.finals.items()
+        if worker >= 3
+    ]
+    assert len([one for one in began if one[1]]) > 20, began
+
+
+# What there is to give.
+
+
+def things(seed: int, kind: Any = torch.float32) -> list[Any]:
+    """A module, its optimizers and what changes their rates, after a few steps."""
+    rates = torch.optim.lr_scheduler
+    torch.manual_seed(seed)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).to(kind)
+    first = torch.optim.AdamW(module[0].parameters(), lr=0.1 * seed, amsgrad=True)
+    second = torch.optim.SGD(module[1].parameters(), lr=0.2 * seed, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", 2.0**seed)
+    those = [
+        *(module, first, second, scaler),
+        rates.SequentialLR(
+            first,
+            [rates.ConstantLR(first, 0.5, 2), rates.MultiStepLR(first, [2 + seed, 9])],
+            [1 + seed],
+        ),
+        rates.ReduceLROnPlateau(second, patience=seed),
+        rates.LambdaLR(second, lambda step: 0.9**step),
+    ]
+    for step in range(seed + 1):
+        scaler.scale(module(torch.randn(4, 3, dtype=kind)).square().sum()).backward()
+        for optimizer in (first, second):
+            scaler.step(optimizer)
+        scaler.update()
+        those[4].step()
+        those[5].step(float(step))
+    return those
+
+
+def held(those: list[Any]) -> str:
+    """Say all that they hold, to the bit."""
+    torch.set_printoptions(precision=20, sci_mode=True)
+    try:
+        return repr([{**one.state_dict()} for one in those])
+    finally:
+        torch.set_printoptions(profile="default")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make things, and have only these be what the script trains with."""
+
+    def make(seed: int, **how: Any) -> list[Any]:
+        those = things(seed, **how)
+        monkeypatch.setattr(belongings, "MADE", [weakref.ref(one) for one in those])
+        return those
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_newcomer_has_all_of_it_to_the_bit(made: Any, kind: Any) -> None:
+    old, ours = made(3, kind=kind), Belongings()
+    ours.look()
+    said = b"".join(ours.read(at, min(at + 10, ours.size)) for at in range(0, ours.size, 10))
+    new = made(1, kind=kind)
+    assert held(new) != held(old)
+    theirs = Belongings()
+    theirs.check(ours.described)
+    theirs.take(ours.described, np.frombuffer(said, np.uint8))
+    assert held(new) == held(old)
+    assert all(param.grad is None for param in new[0].parameters())
+    x = torch.randn(4, 3, dtype=kind)
+    for those in (old, new):  # and it goes on alike
+        for param in those[0].parameters():
+            param.grad = None
+        those[0](x).square().sum().backward()
+        those[1].step()
+        those[2].step()
+        those[4].step()
+    assert held(new) == held(old)
+
+
+def test_what_does_not_fit_is_refused(made: Any) -> None:
+    kept = made(1), Belongings()
+    kept[1].look()
+    others = made(1)[1:], Belongings()
+    belongings.MADE[:1] = []
+    with pytest.raises(UsageError, match=r"trains with AdamW, .* with Sequential, AdamW"):
+        others[1].check(kept[1].described)
+    other = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(2))
+    belongings.MADE[:0] = [weakref.ref(other)]
+    with pytest.raises(UsageError, match="its Sequential has other parameters or buffers"):
+        others[1].check(kept[1].described)
+
+
+def test_what_a_script_makes_is_noted(alone: Any) -> None:  # noqa: F811
+    before = len(belongings.MADE)
+    module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    there = [type(one()).__name__ for one in belongings.MADE[before:] if one() is not None]
+    assert there[:2] == ["DistributedDataParallel", "SGD"]
+
+
+# Its place, and what it is told before.
+
+
+def standing(size: int, alive: tuple[int, ...], *come: tuple[int, int, int]) -> Standing:
+    """Workers of which some are lost, and others have come: worker, rank and share."""
+    one = Standing()
+    one.begin(size)
+    one.alive = alive
+    for worker, rank, share in come:
+        one.ranks[worker], one.shares[rank] = rank, share
+    return one
+
+
+@pytest.mark.parametrize(
+    ("known", "newcomer", "place"),
+    [
+        (standing(4, (0, 1, 3)), 4, (2, 2)),
+        (standing(4, (0, 3)), 4, (1, 1)),
+        (standing(4, (0, 3)), 5, (2, 2)),
+        (standing(4, (1, 2, 3)), 4, (4, 0)),  # not the first rank: it would save the model
+        (standing(4, (1, 2, 3, 4), (4, 4, 0)), 5, (5, 1)),
+        (standing(4, (0, 1, 2, 3)), 6, (6, 2)),
+        (standing(2, (1, 2), (2, 2, 0)), 3, (3, 1)),
+    ],
+)
+def test_a_newcomer_takes_the_place_of_a_lost_worker(
+    known: Standing, newcomer: int, place: tuple[int, int]
+) -> None:
+    told = Standing()
+    told.restore(json.loads(json.dumps(known.snapshot(None))))
+    assert told.place_for(newcomer) == place
+
+
+def test_first_calls_are_answered_as_they_were() -> None:
+    answers, told = FirstAnswers(), FirstAnswers()
+    for asked, answer in [
+        ("all", b"1"),
+        ("from 0", bytes(20_000)),
+        ("from 0", b"2"),
+        ("all", b"3"),
+    ]:
+        answers.keep(asked, answer)
+    answers.sums = 2
+    answers.keep("all", b"later")
+    told.follow(json.loads(json.dumps(answers.told())))
+    assert not told.used_up
+    assert told.recall("all") == b"1"
+    assert told.recall("from 0") is None  # too large
+    assert told.recall("from 0") == b"2"
+    assert told.recall("from 1") is None  # the others have asked for something else
+    assert told.used_up
+    assert told.recall("all") is None
+
+
+# Real processes.
+
+
+@pytest.mark.parametrize(
+    ("deaths", "sampler"), [("2@1", "torch"), ("0@1", "elastic"), ("2!1,3@3", "elastic")]
+)
+@pytest.mark.first("2@1-torch")
+@pytest.mark.promise("a newcomer in a script for DistributedDataParallel")
+def test_newcomers_hold_what_all_hold(
+    start: Any,  # noqa: F811
+    tmp_path: Path,
+    deaths: str,
+    sampler: str,
+) -> None:
+    installed()
+    running = start("run", "-n", 4, "--replace", HERE / "joins.py", "cpu", deaths, sampler)
+    wait_for(running, range(4, 4 + deaths.count(",") + 1))
+    check_joined(running, tmp_path, sampler)
+
+
+@pytest.mark.matrix
+def test_more_workers_come_than_there_were(start: Any, tmp_path: Path) -> None:  # noqa: F811
+    installed()
+    running = start("run", "-n", 4, "--replace", HERE / "joins.py", "cpu", "", "elastic")
+    running.until("train$")
+    job = folder_of(running).name
+    assert start("grow", "--workers", 2, "--job", job).wait() == 0
+    wait_for(running, [4, 5])
+    assert check_joined(running, tmp_path, "elastic") == {0, 1, 2, 3, 4, 5}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(12))
+def test_workers_die_and_come_at_any_time(start: Any, tmp_path: Path, seed: int) -> None:  # noqa: F811
+    """Newcomers die as well. The first worker lives, so that somebody has the model."""
+    installed()
+    draw = random.Random(seed)
+    running = start("run", "-n", 4, "--replace", HERE / "joins.py", "cpu", "", "elastic")
+    running.until("train$")
+    for _ in range(5):
+        time.sleep(draw.uniform(0.2, 4.0))
+        those = [one for one in running.wrappers if b"OMPI_COMM_WORLD_RANK=0" not in environ(one)]
+        if those:
+            os.kill(draw.choice(those), signal.SIGKILL)
+    check_joined(running, tmp_path, "elastic")
+
+
+def wait_for(running: Running, newcomers: Iterable[int]) -> None:
+    """Wait until all of these train."""
+    for said in ("train$", "admitted", *(f"worker {one} .* has joined" for one in newcomers)):
+        running.until(said)
+
+
+def environ(process: int) -> list[bytes]:
+    """Return the environment with which a process was started."""
+    return Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+
+
+def installed() -> None:
+    """Skip a test of a script that does not name spotmpi, unless `import torch` finds it."""
+    if not metadata.entry_points(group="torch.backends", name="spotmpi"):
+        pytest.skip("spotmpi is not installed as it is now: python -m pip install -e .")
+
+
+def check_joined(running: Running, folder: Path, sampler: str) -> set[int]:
+    """End the job. All must hold the same, and each sample was used in each pass, or is said to be
+    lost. Return the ranks that were there at the end."""
+    (folder / "enough").touch()
+    assert running.wait() == 0, running.output
+    finals = [
+        line.split("FINAL ")[1].split() for line in running.output.splitlines() if "FINAL " in line
+    ]
+    assert len({said for _, _, said, _ in finals}) == 1, running.output
+    told: dict[int, list[list[Any]]] = {}
+    for path in sorted(folder.glob("used-*"), key=lambda one: one.stat().st_ctime_ns):
+        rank = int(path.name.split("-")[1])
+        told.setdefault(rank, []).append([*map(json.loads, path.read_text().splitlines())])
+    sums = max((one[0][1::2] for one in told.values()), key=len)
+    used: Counter[tuple[int, int]] = Counter()
+    for rank, files in told.items():
+        here = [number for number, there in enumerate(sums) if rank in there]
+        began = len([number for place, number in enumerate(here) if number == place])
+        for number in here:
+            # A worker of the start, or one that came later and was there to the end.
+            at = number if number < began and rank < 4 else number - len(sums)
+            lines = files[0 if at >= 0 else -1][::2]
+            epoch, batch = lines[at]
+            used.update((epoch, sample) for sample in batch)
+    passes = 1 + max(epoch for epoch, _ in used)
+    lost = 512 * passes - len(used)
+    if sampler == "elastic":
+        assert lost == 0, running.output
+    else:
+        said = f"spotmpi: {lost} samples of lost workers were used by nobody"
+        assert said in running.output
+    return {int(rank) for rank, *_ in finals}
