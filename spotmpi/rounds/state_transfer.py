@@ -78,6 +78,11 @@ class StateTransfer:
         return self._open
 
     @property
+    def taught(self) -> bool:
+        """True if a page went with the last round. Alike on all that had a part in it."""
+        return self._last
+
+    @property
     def rest_due(self) -> bool:
         """True if all other state should go with the page: a newcomer gets its last slice."""
         return self._pages.last_due

@@ -56,8 +56,7 @@ class Rounds(Group[Any]):
 
     @property
     def taught(self) -> bool:
-        """True if a newcomer learnt with the last call, of whatever is to be told it. Alike on
-        all."""
+        """True if a newcomer learnt with the last call, or was to learn. Alike on all."""
         return self._connected("taught", alone=True).taught
 
     def let_in(self) -> None:
@@ -217,21 +216,26 @@ class Collectives:
     ) -> None:
         """Write the tensors of the worker of this rank on all. Raises PeersLost if it is lost.
         ``stands_in``: see `from_one`."""
-        found, _ = self.from_one(source, lambda: [_bytes_of(one) for one in tensors], stands_in)
+        asked = f"{sum(one.nbytes for one in tensors)} bytes"
+        found, _ = self.from_one(source, lambda: [*map(_bytes_of, tensors)], stands_in, asked)
         for one, there in zip(tensors, found, strict=True):
             one.detach().copy_(_like(one, there))
 
     def from_one(
-        self, source: int, value: Callable[[], Any], stands_in: bool = False
+        self,
+        source: int,
+        value: Callable[[], Any],
+        stands_in: bool = False,
+        asked: str = "a value",
     ) -> tuple[Any, int]:
         """Return on all what ``value`` returns on the worker of this rank, and that rank. Raises
         PeersLost if it is lost. ``stands_in``: if rank 0 is lost, the first worker that lives takes
-        its place."""
+        its place. ``asked``: what for, in short."""
         if not 0 <= source < self.size:
             raise UsageError(f"there is no rank {source} among {self.size} workers")
         stands_in = stands_in and source == 0
         if self.rehearses:
-            found = self.exchange(None, f"from {source}")
+            found = self.exchange(None, f"{asked} from {source}")
             return (value() if found.get(source) is None else found[source]), source
         found = {}
         while source not in found:
@@ -240,7 +244,7 @@ class Collectives:
                     raise lost(source)
                 source = self.alive[0]
             mine = value() if self.rank == source else None
-            found = self.exchange(mine, f"from {source}")
+            found = self.exchange(mine, f"{asked} from {source}")
         return found[source], source
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:

@@ -6,13 +6,13 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["FirstAnswers"]
+__all__ = ["SUMS", "FirstAnswers"]
 
 _MOST = 16384
 """Bytes of answers that are kept."""
 _MANY = 256
 """Answers that are kept, at most."""
-_SUMS = 2
+SUMS = 2
 """Sums of gradients until a script's first calls are over: after the first one DDP puts gradients
 together in another way, and lets the first worker say how."""
 
@@ -26,14 +26,16 @@ class FirstAnswers:
         """What was asked, and the answer as text; None: there was no room for it."""
         self._room = _MOST
         self._had = 0
-        """How many this worker was told again."""
+        """How many calls this worker has made again."""
+        self._strays = False
+        """True if one of them was another one than the others'."""
         self.sums = 0
         """Sums of gradients that this worker's script has made."""
 
     @property
     def over(self) -> bool:
         """True if the first calls are over."""
-        return self.sums >= _SUMS
+        return self.sums >= SUMS
 
     def keep(self, asked: str, answer: bytes) -> None:
         """Keep an answer, if it is one of the first ones."""
@@ -46,16 +48,19 @@ class FirstAnswers:
     @property
     def used_up(self) -> bool:
         """True if nothing more can be recalled."""
-        return self._had == len(self._kept)
+        return self._strays or self._had >= len(self._kept)
 
     def recall(self, asked: str) -> bytes | None:
         """Return the next answer; None if it is not kept. If something else was asked than all
         others did then, nothing is recalled any more."""
-        if self.used_up:
+        if self.over:
             return None
-        before, answer = self._kept[self._had]
-        self._had = self._had + 1 if before == asked else len(self._kept)
-        return base64.b64decode(answer) if answer and before == asked else None
+        self._had += 1  # also beyond those that are known: more may be told later
+        if self._strays or self._had > len(self._kept):
+            return None
+        before, answer = self._kept[self._had - 1]
+        self._strays = before != asked
+        return base64.b64decode(answer) if answer and not self._strays else None
 
     def told(self) -> list[tuple[str, str | None]]:
         """Return what newcomers are told, as JSON values."""

@@ -33,6 +33,8 @@ class Entrance:
         self._belongings = belongings or Belongings()
         self._rehearsed = 0
         """Passes that a newcomer's script has begun."""
+        self._sums = 0
+        """Sums of gradients that it had made when it began the last one."""
 
     @property
     def passes(self) -> Passes:
@@ -70,6 +72,7 @@ class Entrance:
             self._admit()
             return True
         self._rehearsed += 1
+        self._sums = calls.standing.answers.sums
         return False
 
     def goes_on(self, dealt: bool) -> bool:
@@ -78,8 +81,8 @@ class Entrance:
         standing = self.calls.standing
         if not dealt:
             return not self._rehearsed  # what comes before the training is done in full
-        here = self._rehearsed - 1
-        return standing.trained[here] and not standing.answers.over
+        trains = standing.trained[self._rehearsed - 1] or standing.answers.sums > self._sums
+        return trains and not standing.answers.over
 
     def sum_up(self) -> None:
         """Note that gradients were summed. Raises Left on a newcomer whose script has no passes
@@ -102,6 +105,8 @@ class Entrance:
                 taken.add(rank)
         if calls.rehearses and calls.group.worker not in standing.ranks:
             raise calls.group.turned_away(f"another worker has rank {calls.rank} by now")
+        if calls.rehearses and standing.answers.sums < standing.first_sums:
+            raise calls.group.turned_away("it came before the others' first steps, and had none")
         if come:
             self._give()
         standing.heard(worker for worker in found if worker in standing.ranks)

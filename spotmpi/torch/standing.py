@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.torch.first_answers import FirstAnswers
+from spotmpi.torch.first_answers import SUMS, FirstAnswers
 
 __all__ = ["Standing"]
 
@@ -32,6 +32,8 @@ class Standing:
         """The passes that were begun, through loaders whose samples are dealt to workers: True for
         those in which gradients were summed."""
         self.answers = FirstAnswers()
+        self.first_sums = 0
+        """Sums of gradients that a newcomer must have made by itself, as the others have."""
 
     def begin(self, size: int) -> None:
         """Begin with this number of workers."""
@@ -78,6 +80,7 @@ class Standing:
             "alive": self.alive,
             "trained": "".join(str(int(one)) for one in self.trained),
             "answers": self.answers.told(),
+            "sums": min(self.answers.sums, SUMS),
         }
 
     def restore(self, told: Mapping[str, Any]) -> None:
@@ -87,3 +90,4 @@ class Standing:
         self.shares = {int(rank): int(share) for rank, share in told["shares"]}
         self.trained[:] = [one == "1" for one in told["trained"]]
         self.answers.follow(told["answers"])
+        self.first_sums = int(told["sums"])

@@ -81,8 +81,6 @@ class TrainingExchange:
         """The open round, or the last one."""
         self.boundary = START
         """What the last round has led to."""
-        self.taught = False
-        """True if a newcomer learnt with the last round."""
         self.ending = Ending()
 
     @property
@@ -170,7 +168,6 @@ class TrainingExchange:
         transfer = self.transfer
         page = transfer.turn()
         learner, full = transfer.learns, transfer.full(contributors)
-        self.taught = len(full) < len(contributors)
         word = self.memory.heard(len(full))
         if not learner:
             self._check(number, word)

@@ -42,7 +42,8 @@ class Participant(Protocol):
 
     @property
     def taught(self) -> bool:
-        """True if a newcomer learnt with the last round. Alike on all that take part."""
+        """True if a newcomer learnt with the last round, or was to learn. Alike on all that take
+        part."""
 
     def next_batch(self, number: int) -> Indices | None:
         """Return the next batch of the script's batches of this number; None: used up. Local."""

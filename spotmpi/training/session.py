@@ -55,8 +55,8 @@ class Session:
 
     @property
     def taught(self) -> bool:
-        """True if a newcomer learnt with the last round."""
-        return self._exchange.taught
+        """True if a newcomer learnt with the last round, or was to learn."""
+        return self._exchange.transfer.taught
 
     def next_batch(self, number: int) -> Indices | None:
         """Draw this worker's next batch from the script's batches of this number. Local."""

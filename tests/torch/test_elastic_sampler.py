@@ -337,10 +337,10 @@ def test_who_looks_without_gradients_does_not_train(company: Company) -> None:
 
 
 @pytest.fixture
-def noted(company: Company, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+def noted(alone: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:  # noqa: F811
     """The workers of each sum that is noted."""
     there: list[tuple[int, ...]] = []
-    passes = company._group.collectives.passes
+    passes = alone.collectives.passes
     monkeypatch.setattr(passes, "sum_up", lambda workers, _shares: there.append(workers))
     return there
 
