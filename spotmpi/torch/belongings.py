@@ -7,6 +7,7 @@ in the order in which the script has made them. All that live are alike on all w
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from spotmpi.errors import UsageError
 from spotmpi.protocol.plain_values import NONSENSE, pack, unpack
 from spotmpi.torch.after_steps import load_plain
+from spotmpi.torch.tensors import bytes_of, from_bytes
 from spotmpi.torch_calls import MADE
 
 __all__ = ["Belongings"]
@@ -48,15 +50,15 @@ class Belongings:
     @property
     def size(self) -> int:
         """Bytes of all tensors."""
-        return sum(map(_size, self._tensors))
+        return sum(one.nbytes for one in self._tensors)
 
     def read(self, begin: int, end: int) -> bytes:
         """Return these bytes of all tensors' numbers."""
         parts, first = [], 0
         for one in self._tensors:
-            last = first + _size(one)
+            last = first + one.nbytes
             if first < end and begin < last:
-                parts.append(_bytes_of(one)[max(begin - first, 0) : end - first].tobytes())
+                parts.append(bytes_of(one)[max(begin - first, 0) : end - first].tobytes())
             first = last
         return b"".join(parts)
 
@@ -124,13 +126,11 @@ class _Reader:
         return said
 
     def _tensor(self, kind: str, shape: Sequence[int], where: str) -> torch.Tensor:
-        there = torch.empty(tuple(shape), dtype=getattr(torch, kind))
-        many = _size(there)
-        if many:
-            flat = there.reshape(-1).view(torch.uint8).numpy()
-            flat[:] = self._numbers[self._first : self._first + many]
-        self._first += many
-        return there.to(where)
+        type_ = getattr(torch, kind)
+        last = self._first + math.prod(shape) * type_.itemsize
+        mine = self._numbers[self._first : last].copy()
+        self._first = last
+        return from_bytes(mine, type_, shape).to(where)
 
 
 def _those() -> list[Any]:
@@ -177,16 +177,6 @@ def _fill(one: Any, found: Any) -> None:
 
 def _like(tensor: torch.Tensor) -> tuple[str, list[int]]:
     return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
-
-
-def _size(tensor: torch.Tensor) -> int:
-    return int(tensor.numel() * tensor.element_size())
-
-
-def _bytes_of(tensor: torch.Tensor) -> Numbers:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    there: Numbers = (flat.view(torch.uint8) if flat.numel() else flat.byte()).numpy()
-    return there
 
 
 def _names(kinds: Iterator[str]) -> str:

@@ -15,7 +15,7 @@ from spotmpi.rounds.once import answer_of, outcome_of
 from spotmpi.rounds.summand import Summand
 from spotmpi.torch.passes import Passes
 from spotmpi.torch.standing import Standing
-from spotmpi.torch.tensors import array_of, stream_of, tensor_of
+from spotmpi.torch.tensors import array_of, bytes_of, from_bytes, stream_of, tensor_of
 from spotmpi.training.group import Group
 from spotmpi.training.participant import turned_away
 from spotmpi.training.script.answers import NoAnswers
@@ -23,8 +23,8 @@ from spotmpi.training.script.answers import NoAnswers
 __all__ = ["NO_PASS", "Collectives", "Rounds", "lost", "values_of"]
 
 NO_PASS = (
-    "it can only join a script that goes through a DataLoader with DistributedSampler or "
-    "ElasticSampler: where the others are cannot be seen otherwise"
+    "it can only join where a pass through a DataLoader with DistributedSampler or ElasticSampler "
+    "begins, and the others' script had come to none"
 )
 """Why a newcomer is turned away."""
 
@@ -217,7 +217,7 @@ class Collectives:
         """Write the tensors of the worker of this rank on all. Raises PeersLost if it is lost.
         ``stands_in``: see `from_one`."""
         asked = f"{sum(one.nbytes for one in tensors)} bytes"
-        found, _ = self.from_one(source, lambda: [*map(_bytes_of, tensors)], stands_in, asked)
+        found, _ = self.from_one(source, lambda: [*map(bytes_of, tensors)], stands_in, asked)
         for one, there in zip(tensors, found, strict=True):
             one.detach().copy_(_like(one, there))
 
@@ -254,16 +254,16 @@ class Collectives:
 
     def gather_lists(self, mine: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         """Return each worker's tensors, by rank, likewise. They may be of other sizes on each."""
-        found = self.exchange([(_bytes_of(one), list(one.shape)) for one in mine])
+        found = self.exchange([(bytes_of(one), list(one.shape)) for one in mine])
         return self.filled(
             {
-                rank: [_tensor(there, mine[0].dtype, shape) for there, shape in some]
+                rank: [from_bytes(there, mine[0].dtype, shape) for there, shape in some]
                 for rank, some in found.items()
             }
         )
 
     def _values(self, mine: torch.Tensor) -> dict[int, torch.Tensor]:
-        found = self.exchange(_bytes_of(mine))
+        found = self.exchange(bytes_of(mine))
         return {rank: _like(mine, there) for rank, there in found.items()}
 
     def filled(self, found: Mapping[int, Any]) -> list[Any]:
@@ -288,11 +288,6 @@ def _summed_as(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
     return torch.promote_types(tensor.dtype, torch.float32), tensor.device
 
 
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return (flat.view(torch.uint8) if flat.numel() else flat.byte()).numpy()
-
-
 def _like(tensor: torch.Tensor, there: Any) -> torch.Tensor:
     """Return bytes as a tensor like this one, in memory of the host. Raises UsageError."""
     if there.nbytes != tensor.numel() * tensor.element_size():
@@ -300,10 +295,4 @@ def _like(tensor: torch.Tensor, there: Any) -> torch.Tensor:
             f"a worker gave {there.nbytes} bytes where this one has a tensor of {tensor.dtype} "
             f"{tuple(tensor.shape)}: give tensors of one type and shape on all workers"
         )
-    return _tensor(there, tensor.dtype, tensor.shape)
-
-
-def _tensor(there: Any, kind: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    if not there.nbytes:  # torch cannot see it as another type
-        return torch.empty(tuple(shape), dtype=kind)
-    return torch.from_numpy(there).view(kind).view(tuple(shape))
+    return from_bytes(there, tensor.dtype, tensor.shape)

@@ -85,10 +85,10 @@ class Entrance:
         return trains and not standing.answers.over
 
     def sum_up(self) -> None:
-        """Note that gradients were summed. Raises Left on a newcomer whose script has no passes
-        where the others could wait for it."""
+        """Note that gradients were summed. Raises Left on a newcomer whose script has come to no
+        pass, as the others' had not: it could go on for ever."""
         self.calls.sum_up()
-        if self.rehearses and not self._rehearsed:
+        if self.rehearses and not self.calls.standing.trained:
             raise self.calls.group.turned_away(NO_PASS)
 
     def _admit(self) -> None:
@@ -105,8 +105,11 @@ class Entrance:
                 taken.add(rank)
         if calls.rehearses and calls.group.worker not in standing.ranks:
             raise calls.group.turned_away(f"another worker has rank {calls.rank} by now")
-        if calls.rehearses and standing.answers.sums < standing.first_sums:
-            raise calls.group.turned_away("it came before the others' first steps, and had none")
+        if calls.rehearses and standing.answers.sums < standing.sums_needed:
+            raise calls.group.turned_away(
+                "its script had not yet summed gradients twice, as the others' had: torch puts "
+                "gradients together in another way before that"
+            )
         if come:
             self._give()
         standing.heard(worker for worker in found if worker in standing.ranks)
@@ -143,6 +146,7 @@ class Entrance:
         return pack([None, self._belongings.described, self._belongings.size])
 
     def _part(self, begin: int, end: int) -> bytes:
+        """Return these bytes of the tensors."""
         return self._known(self._belongings.read(begin, end))
 
     def _known(self, what: bytes) -> bytes:
@@ -152,6 +156,7 @@ class Entrance:
         return what
 
     def _check(self, problem: str | None, described: bytes) -> None:
+        """Raise Left if there is a problem with what all others have."""
         try:
             if problem is not None:
                 raise UsageError(problem)

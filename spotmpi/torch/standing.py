@@ -23,8 +23,8 @@ class Standing:
         """Each worker's rank, of those lost, too: its number at the start, or that of one which was
         lost, or a number of its own."""
         self.shares: dict[int, int] = {}
-        """Shares of the data that are not the rank's own, by rank: `DistributedSampler` deals to as
-        many workers as there were at the start."""
+        """Newcomers' shares of the data, by rank: `DistributedSampler` deals to as many workers as
+        there were at the start, and all others have the share of their rank."""
         self.alive: tuple[int, ...] = ()
         """Ranks of the workers that live: those with a part in the last call. They are the same on
         all, which the membership is not: a worker may hear of a loss one call later than others."""
@@ -32,8 +32,8 @@ class Standing:
         """The passes that were begun, through loaders whose samples are dealt to workers: True for
         those in which gradients were summed."""
         self.answers = FirstAnswers()
-        self.first_sums = 0
-        """Sums of gradients that a newcomer must have made by itself, as the others have."""
+        self.sums_needed = 0
+        """Sums of gradients that a newcomer must have made by itself before it joins."""
 
     def begin(self, size: int) -> None:
         """Begin with this number of workers."""
@@ -52,7 +52,7 @@ class Standing:
         learn. Else the rank is the worker's own number.
         """
         shares = sorted({*range(self.size)}.difference(self.taken))
-        ranks = [one for one in shares if one > self.alive[0] and one not in self.alive]
+        ranks = [one for one in shares if one > self.alive[0]]
         # Those that come together have numbers in a row.
         if ranks:
             rank = ranks[newcomer % len(ranks)]
@@ -62,6 +62,8 @@ class Standing:
     @property
     def taken(self) -> tuple[int, ...]:
         """Shares of the data that workers which live have."""
+        if not self.shares:
+            return self.alive
         return tuple(sorted({self.shares.get(rank, rank) for rank in self.alive}))
 
     def kept(self) -> Mapping[str, Any]:
@@ -90,4 +92,4 @@ class Standing:
         self.shares = {int(rank): int(share) for rank, share in told["shares"]}
         self.trained[:] = [one == "1" for one in told["trained"]]
         self.answers.follow(told["answers"])
-        self.first_sums = int(told["sums"])
+        self.sums_needed = int(told["sums"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from spotmpi.arrays.backend import Array
 from spotmpi.errors import UsageError
 
-__all__ = ["array_of", "check_stream", "stream_of", "tensor_of"]
+__all__ = ["array_of", "bytes_of", "check_stream", "from_bytes", "stream_of", "tensor_of"]
 
 
 def tensor_of(array: Array) -> torch.Tensor:
@@ -30,6 +31,20 @@ def array_of(tensor: torch.Tensor) -> Array:
     if tensor.device.type != "cuda":
         raise UsageError(f"spotmpi trains in memory of the host or of CUDA, not {tensor.device}")
     return _cupy(tensor.device).from_dlpack(tensor)
+
+
+def bytes_of(tensor: torch.Tensor) -> Any:
+    """Return a tensor's numbers as a flat array of bytes, in memory of the host: its own, if it is
+    there and contiguous."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return (flat.view(torch.uint8) if flat.numel() else flat.byte()).numpy()
+
+
+def from_bytes(there: Any, kind: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """Return a tensor of this type and shape with the memory of an array of bytes."""
+    if not there.nbytes:  # torch cannot see it as another type
+        return torch.empty(tuple(shape), dtype=kind)
+    return torch.from_numpy(there).view(kind).view(tuple(shape))
 
 
 def stream_of(device: torch.device) -> AbstractContextManager[object]:

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 from spotmpi.errors import PeersLost, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Kill  # noqa: E402
 from spotmpi.torch.collectives import Collectives, Rounds  # noqa: E402
+from spotmpi.training import session  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import Final, Job, Result, deaths  # noqa: E402
 
@@ -125,3 +126,13 @@ def test_what_cannot_be_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         calls = Collectives(rounds, 1)
         with pytest.raises(UsageError, match="no operation PREMUL_SUM for tensors"):
             calls.reduce([torch.arange(3)], "PREMUL_SUM")
+
+
+def test_a_sum_of_tensors_is_kept_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newcomers do not need it, and each step would copy its gradients."""
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(session, "pack", lambda _value: pytest.fail("a sum was copied"))
+    with Rounds() as rounds:
+        there = torch.ones(3)
+        Collectives(rounds, 1).reduce([there], "SUM")
+        assert there.tolist() == [1, 1, 1]

@@ -21,7 +21,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
-from spotmpi.errors import UsageError  # noqa: E402
+from spotmpi.errors import Left, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
 from spotmpi.protocol.plain_values import pack  # noqa: E402
 from spotmpi.torch import belongings  # noqa: E402
@@ -290,6 +290,17 @@ def test_first_calls_are_answered_as_they_were() -> None:
     assert told.recall("from 1") is None  # the others have asked for something else
     assert told.used_up
     assert told.recall("all") is None
+
+
+def test_a_script_without_passes_takes_no_newcomers(alone: Any) -> None:  # noqa: F811
+    """It would go on for ever. But it may sum gradients before its first pass."""
+    calls = alone.collectives
+    calls.rehearses, calls.standing.trained[:] = True, [True]
+    alone.entrance.sum_up()
+    calls.standing.trained.clear()
+    with pytest.raises(Left, match="it can only join where a pass"):
+        alone.entrance.sum_up()
+    calls.rehearses = False
 
 
 # Real processes.

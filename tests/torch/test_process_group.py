@@ -417,7 +417,7 @@ def test_a_worker_that_is_told_to_leave_ends(start: Any, tmp_path: Path) -> None
 def test_a_worker_that_comes_later_is_turned_away(start: Any, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "long.py").write_text(LONG)
     running = start("run", "-n", 3, "--replace", "long.py", "kill")
-    running.until("it can only join a script that goes through a DataLoader")
+    running.until("it can only join where a pass through a DataLoader")
     (tmp_path / "enough").touch()
     assert running.wait() == 0, running.output
     assert running.output.count("FINAL") == 2

@@ -168,7 +168,7 @@ def test_what_a_leader_has_written_is_not_kept_for_ever(file: Path) -> None:
         assert len(book._waiting) <= 5
 
 
-def test_a_recovery_is_timed_from_the_death_to_the_first_step_after_it(file: Path) -> None:
+def test_a_recovery_is_timed_from_the_death_to_the_first_round_after_it(file: Path) -> None:
     launcher = Launcher(w1=10.05)
     book = journal(file, 0, launcher)
     book.recovered(recovered())

@@ -166,6 +166,10 @@ class NoAnswers(Answers):
 
     guides = False
 
+    def has_room(self, size: int) -> bool:
+        """Return False."""
+        return False
+
     def keep(self, answer: Answer | None, of: Of, opened: int) -> bool:
         """Keep nothing."""
         return True
