@@ -5,8 +5,10 @@ A plain script for torchrun. It knows nothing of spotmpi::
     torchrun --nproc-per-node 4 jobs/pytorch/train_ddp.py
     spotmpi run -n 4 jobs/pytorch/train_ddp.py
 
-With 230 steps the loss of letters that it has not seen falls to about 2.3 (4.6 is a guess among
-all letters). On a GPU, if there is one.
+With 4 workers the loss of letters that it has not seen falls to about 1.4 in 3 epochs (4.6 is a
+guess among all letters). On a GPU, if there is one. It also goes on where it was stopped::
+
+    spotmpi run -n 4 --checkpoint kept --checkpoint-every 50 --resume jobs/pytorch/train_ddp.py
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pydoc_data.topics import topics
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
 
 LENGTH, BATCH, RATE = 64, 16, 2e-3
 WIDTH, LAYERS, HEADS = 128, 4, 4
@@ -50,7 +53,7 @@ def loss_of(model: torch.nn.Module, text: torch.Tensor, starts: torch.Tensor) ->
     return torch.nn.functional.cross_entropy(odds.flatten(0, 1), pieces[:, 1:].flatten())
 
 
-def main(steps: int) -> None:
+def main(epochs: int) -> None:
     """Train, and say how good the model is."""
     torch.set_num_threads(1)
     gpu = torch.cuda.is_available()
@@ -63,21 +66,24 @@ def main(steps: int) -> None:
     number = {letter: place for place, letter in enumerate(letters)}
     known = torch.tensor([number[letter] for letter in text], device=device)
     train, test = known[: -len(known) // 10], known[-len(known) // 10 :]
+    starts = range(0, len(train) - LENGTH, LENGTH)
+    sampler: DistributedSampler[int] = DistributedSampler(starts)
+    loader = DataLoader(starts, BATCH, sampler=sampler)
 
     torch.manual_seed(0)
     model = DistributedDataParallel(Model(len(letters)).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    torch.manual_seed(1 + rank)  # each worker draws pieces of its own
-    for step in range(1, steps + 1):
-        starts = torch.randint(len(train) - LENGTH, (BATCH,), device=device)
-        loss = loss_of(model, train, starts)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % REPORT_EVERY == 0:
-            dist.all_reduce(loss := loss.detach(), op=dist.ReduceOp.AVG)
-            if rank == 0:
-                print(f"step {step}: loss {loss.item():.3f}", flush=True)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for batch, where in enumerate(loader, 1):
+            loss = loss_of(model, train, where.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if batch % REPORT_EVERY == 0:
+                dist.all_reduce(loss := loss.detach(), op=dist.ReduceOp.AVG)
+                if rank == 0:
+                    print(f"epoch {epoch}, batch {batch}: loss {loss.item():.3f}", flush=True)
     with torch.no_grad():
         left = loss_of(model, test, torch.arange(0, len(test) - LENGTH, 8 * LENGTH, device=device))
     print(f"rank {rank}: {left.item():.4f} on letters that it has not seen", flush=True)
@@ -86,5 +92,5 @@ def main(steps: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train a language model of letters.")
-    parser.add_argument("--steps", type=int, default=230)
-    main(parser.parse_args().steps)
+    parser.add_argument("--epochs", type=int, default=3)
+    main(parser.parse_args().epochs)

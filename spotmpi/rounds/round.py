@@ -56,6 +56,9 @@ class Round:
     levels = True
     """True if all workers' models are equal after the round."""
 
+    adds = 0
+    """Steps that the training has more with the round, by this worker's count."""
+
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
 
@@ -259,12 +262,21 @@ class SumRound(Round):
     A worker that is lost before that one is complete is not in it.
     """
 
-    def __init__(self, memory: RoundMemory, mine: Summand) -> None:
-        """``mine``: what this worker brings."""
+    def __init__(
+        self, memory: RoundMemory, mine: Summand, step: Callable[[], Taken] | None = None
+    ) -> None:
+        """``mine``: what this worker brings. ``step``: counts the step that the sum stands for;
+        None: it stands for none."""
         super().__init__(memory)
         self.kind = control_word.SUMS[mine.bucket.dtype, mine.backend is not HOST]
         self._mine = mine
+        self._step = step
         self.answer: Summed | None = None
+
+    @property
+    def adds(self) -> int:  # type: ignore[override]  # an attribute of others
+        """One step with the second round, if the sum stands for one."""
+        return int(self._step is not None and self.memory.payload is not None)
 
     def bring(self) -> None:
         """Bring the array, if this is the second round."""
@@ -285,9 +297,9 @@ class SumRound(Round):
         """Check that all mean the same, or take the sum."""
         if self.memory.payload is None:
             word.check_call(self._mine.call, str(self._mine), number)
-        else:
-            self.answer = Summed(self.memory.alone.record[0], tuple(full))
-        return None
+            return None
+        self.answer = Summed(self.memory.alone.record[0], tuple(full))
+        return None if self._step is None else self._step()
 
 
 Reached = Callable[[ControlSum], None]

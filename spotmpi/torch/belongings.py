@@ -127,7 +127,11 @@ class _Reader:
 
     def _tensor(self, kind: str, shape: Sequence[int], where: str) -> torch.Tensor:
         type_ = getattr(torch, kind)
+        if not isinstance(type_, torch.dtype) or min(shape, default=0) < 0:
+            raise ValueError(f"there is no tensor of {kind} {shape}")
         last = self._first + math.prod(shape) * type_.itemsize
+        if last > len(self._numbers):
+            raise ValueError("there are too few numbers")
         mine = self._numbers[self._first : last].copy()
         self._first = last
         return from_bytes(mine, type_, shape).to(where)

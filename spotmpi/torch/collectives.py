@@ -13,10 +13,14 @@ from spotmpi.errors import Left, PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.once import answer_of, outcome_of
 from spotmpi.rounds.summand import Summand
+from spotmpi.torch.belongings import Belongings
+from spotmpi.torch.dealing import Place
+from spotmpi.torch.kept_script import KeptScript
 from spotmpi.torch.passes import Passes
 from spotmpi.torch.standing import Standing
 from spotmpi.torch.tensors import array_of, bytes_of, from_bytes, stream_of, tensor_of
 from spotmpi.training.group import Group
+from spotmpi.training.model import OwnModel
 from spotmpi.training.participant import turned_away
 from spotmpi.training.script.answers import NoAnswers
 
@@ -42,12 +46,52 @@ _FOLDS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 class Rounds(Group[Any]):
     """The rounds of all workers, as tensors need them. A context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, belongings: Belongings | None = None) -> None:
+        """``belongings``: what checkpoints keep and newcomers get; None: all that the script trains
+        with."""
         super().__init__([np.zeros(1, np.float32)])
         self.standing = Standing()
         """What newcomers are told."""
+        self.script = KeptScript(belongings or Belongings())
+        """What checkpoints keep."""
         self._training.registry.keep("torch", self.standing)
+        self._training.registry.keep("torch script", self.script)
         self._training.position.answers = NoAnswers()
+        self._own = self._training.model.own = OwnModel()
+        self._rested = 0
+        """Steps that were taken when the script was at rest last."""
+
+    def __enter__(self) -> Rounds:
+        super().__enter__()
+        self._rested = self.steps
+        self._own.at_rest = not self.keeps or self.script.found is not None
+        return self
+
+    @property
+    def keeps(self) -> bool:
+        """True if the job keeps checkpoints."""
+        return self._connected("keeps", alone=True).context.settings.checkpoint is not None
+
+    def rest(self) -> None:
+        """Keep what the script trains with if that is due, and stop if all are to: the script is
+        between two steps. Collective if so, which is alike on all. Raises Stopped."""
+        participant, steps = self._connected("rest()", alone=True), self.steps
+        every = participant.context.settings.checkpoint_every
+        due = every is not None and steps // every > self._rested // every
+        if not (due or participant.stopping):
+            return
+        self._rested = steps
+        self._own.at_rest = True
+        try:
+            self.mean(0.0)
+        finally:
+            self._own.at_rest = False
+
+    def arrive(self) -> Place | None:
+        """Note that a resumed script is where its checkpoint was written. Returns its place in the
+        pass that it begins, if not at its beginning."""
+        self._own.at_rest = not self.keeps
+        return self.script.arrive()
 
     @property
     def joins(self) -> bool:
@@ -63,6 +107,7 @@ class Rounds(Group[Any]):
         """Have those learn that come. Collective; on a newcomer it returns when it has learnt what
         workers know of each other. Raises Left if it cannot."""
         self.average(self.state)
+        self._rested = self.steps  # also on a newcomer, which must rest when the others do
 
     def trains(self) -> None:
         """Tell the launcher that this newcomer trains from now on."""
@@ -84,14 +129,15 @@ class Rounds(Group[Any]):
         return said
 
     def add_up(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int
+        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int, step: bool
     ) -> tuple[int, ...]:
         """Write the mean of all workers' tensors into these, ``times`` this number. They are on one
-        device. ``kind``: the type in which they are summed. Returns the workers that brought
-        something."""
+        device. ``kind``: the type in which they are summed. ``step``: this stands for a step of the
+        training. Returns the workers that brought something."""
+        step = step and self.script.found is None
         with stream_of(tensors[0].device):
             mine = Summand.of([array_of(one.detach().to(kind)) for one in tensors])
-            total, workers = self._run(self._connected("sum()").sum(mine))
+            total, workers = self._run(self._connected("sum()").sum(mine, step))
             for one, there in zip(tensors, mine.result(total), strict=True):
                 found = tensor_of(there)
                 if times != len(workers):  # by no quotient, so that whole numbers stay whole
@@ -128,8 +174,18 @@ class Collectives:
         else:
             standing.begin(size)
             self.rank = self.share = standing.ranks[group.worker]
-        self.passes = Passes(standing.trained)
+        if group.script.found is not None:
+            standing.trained[:] = group.script.found.trained
+        self.look_anew()
+
+    @property
+    def passes(self) -> Passes:
         """Those through data that are under way."""
+        return self.group.script.passes
+
+    def look_anew(self) -> None:
+        """Note passes from here on: this worker is where the others are."""
+        self.group.script.passes = Passes(self.standing.trained)
 
     @property
     def size(self) -> int:
@@ -182,8 +238,9 @@ class Collectives:
         self.passes.sum_up(self.alive, self.standing.taken)
         self.standing.answers.sums += 1
 
-    def reduce(self, tensors: Sequence[torch.Tensor], operation: str) -> None:
+    def reduce(self, tensors: Sequence[torch.Tensor], operation: str, step: bool = False) -> None:
         """Write into each tensor the sum of all workers' tensors, or what the operation says.
+        ``step``: these are gradients, and their sum stands for a step.
 
         A sum of floats counts as if all workers of the start were there: it is multiplied by their
         number and divided by the number of those that brought something. So a script that divides
@@ -199,7 +256,8 @@ class Collectives:
                     for one in alike:
                         one.detach().mul_(times)
                 else:
-                    self.standing.heard(self.group.add_up(alike, how[0], times))
+                    self.standing.heard(self.group.add_up(alike, how[0], times, step))
+                    step = False  # it is counted
         elif operation not in _FOLDS:
             raise UsageError(f"spotmpi has no operation {operation} for tensors")
         for one in tensors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,22 @@ def dealt(samples: Samples, workers: int, whole: bool) -> Sequence[Samples]:
     each = len(samples) / workers
     rounds = math.ceil(each) if whole else math.floor(each)
     return [*np.resize(samples, (rounds, workers)).T]  # it begins again where they end
+
+
+class Place(NamedTuple):
+    """What all workers have used of a pass."""
+
+    used: int
+    """Samples that each worker has used."""
+    workers: int
+    """Workers that the samples were dealt to."""
+    left: Samples | None
+    """Samples that nobody has used, in the order in which they are to be dealt; None: each worker
+    has the rest of its own."""
+
+    def used_by_each_of(self, workers: int) -> int:
+        """Return how many samples each of so many workers would have used to be here."""
+        return self.used * self.workers // workers
 
 
 class Deal:
@@ -49,6 +65,11 @@ class Deal:
         if self._whole:
             self._of = {one: np.append(mine, mine[:1]) for one, mine in self._of.items()}
         return self._whole
+
+    def left(self, used: int) -> Samples:
+        """Return the samples that are left if each worker has used ``used`` of its own: in the
+        order in which they would be dealt to as many."""
+        return np.stack([mine[used:] for mine in self._of.values()]).T.reshape(-1)
 
     def lose(self, workers: Collection[int], used: int) -> None:
         """Deal what these workers have left to all others. Each had used ``used`` of its own."""

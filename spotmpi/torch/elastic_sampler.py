@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from spotmpi.errors import UsageError
-from spotmpi.torch.dealing import Deal
+from spotmpi.torch.dealing import Deal, Samples
 from spotmpi.torch.passes import DealtPass
 from spotmpi.torch.process_group import the_group
 
@@ -51,12 +51,13 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
         self.next_pass: DealtPass | None = None
         """The pass of which a loader draws next, which says what it gives."""
 
-    def begin(self, batch: int | None) -> DealtPass:
-        """Begin a pass. ``batch``: the size of a batch, of a loader that says what it gives."""
+    def begin(self, batch: int | None, left: Samples | None = None) -> DealtPass:
+        """Begin a pass. ``batch``: the size of a batch, of a loader that says what it gives.
+        ``left``: what is left of one in which the job was stopped."""
         workers, me = self._workers()
         many = len(self.dataset)
-        samples = np.arange(many)
-        if self.shuffle:
+        samples = np.arange(many) if left is None else left
+        if self.shuffle and left is None:
             generator = torch.Generator()
             generator.manual_seed(self.seed + self.epoch)
             samples = torch.randperm(many, generator=generator).numpy()

@@ -1,4 +1,4 @@
-"""How newcomers of a torch script come to where the others are, and get what they train."""
+"""How a torch script comes to where others are, or where it was before the job was resumed."""
 
 from __future__ import annotations
 
@@ -8,31 +8,43 @@ import numpy as np
 
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
-from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.collectives import NO_PASS, Collectives, values_of
-from spotmpi.torch.passes import Passes
+from spotmpi.torch.dealing import Place
+from spotmpi.torch.passes import Pass, Passes
 
 __all__ = ["Entrance"]
+
+_UNSEEN = (
+    "--checkpoint needs to see how far the script is, and gradients were summed outside of a pass "
+    "through a DataLoader with DistributedSampler or ElasticSampler: use one of these, or run it "
+    "without --checkpoint and let it keep its own"
+)
 
 _AT_ONCE = 1 << 25
 """Bytes of the model that are given at once: as much memory is needed for them on all workers."""
 
 
 class Entrance:
-    """The beginnings of passes through dealt samples: there newcomers come in.
+    """The beginnings of passes through dealt samples: there newcomers come in, and a resumed script
+    goes on.
 
     A newcomer runs its script from the beginning, without the others: its calls are answered as
     theirs were, or with its own values. It goes through each pass that they have begun with a batch
     or two, so that torch has made what it makes in its first steps. At the next pass it waits for
-    them, and gets their modules, optimizers, schedulers and scalers.
+    them, and gets their modules, optimizers, schedulers and scalers. A resumed script does the same
+    on all workers together, with the model of the checkpoint.
     """
 
-    def __init__(self, calls: Collectives, belongings: Belongings | None = None) -> None:
-        """``belongings``: what newcomers get; None: all that the script trains with."""
+    def __init__(self, calls: Collectives) -> None:
         self.calls = calls
-        self._belongings = belongings or Belongings()
+        self._script = calls.group.script
+        self._belongings = self._script.belongings
+        self._place: Place | None = None
+        """Where a resumed script goes on in the pass that begins now."""
+        self._moved = False
+        """True if an optimizer has used the gradients that were summed last."""
         self._rehearsed = 0
-        """Passes that a newcomer's script has begun."""
+        """Passes that were begun in the rehearsal."""
         self._sums = 0
         """Sums of gradients that it had made when it began the last one."""
 
@@ -53,14 +65,24 @@ class Entrance:
 
     @property
     def rehearses(self) -> bool:
-        """True if this worker is a newcomer, and not where the others are yet."""
-        return self.calls.rehearses
+        """True if this script goes through what others, or this job before it was resumed, have
+        done: it is not where they are, or were."""
+        return self.calls.rehearses or self._script.found is not None
 
     def begins_pass(self) -> bool:
         """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
-        it. Collective, but on a worker that rehearses."""
+        it. Collective, but on a newcomer that rehearses."""
         calls = self.calls
+        if self._script.found is not None:
+            self._script.take()
+            if self._rehearsed < len(self._script.found.trained):
+                self._rehearsed += 1
+                return False
+            self._place = calls.group.arrive()
         if not calls.rehearses:
+            if calls.group.keeps and not calls.standing.trained:
+                self._belongings.look()  # that nothing can be kept is said now, and on all
+            self.rest()
             if calls.group.taught:
                 calls.group.let_in()
                 self._admit()
@@ -76,20 +98,56 @@ class Entrance:
         return False
 
     def goes_on(self, dealt: bool) -> bool:
-        """Return True if a newcomer rehearses with another batch of the loader. ``dealt``: its
+        """Return True if a script rehearses with another batch of the loader. ``dealt``: its
         samples are dealt to workers."""
         standing = self.calls.standing
         if not dealt:
             return not self._rehearsed  # what comes before the training is done in full
+        if self._script.found is not None:
+            self._script.take()  # what the script does after the pass, it does with this model
+            return False
         trains = standing.trained[self._rehearsed - 1] or standing.answers.sums > self._sums
         return trains and not standing.answers.over
 
     def sum_up(self) -> None:
         """Note that gradients were summed. Raises Left on a newcomer whose script has come to no
-        pass, as the others' had not: it could go on for ever."""
-        self.calls.sum_up()
-        if self.rehearses and not self.calls.standing.trained:
-            raise self.calls.group.turned_away(NO_PASS)
+        pass, as the others' had not: it could go on for ever. Raises UsageError if checkpoints are
+        to be kept, and it cannot be seen how far the script is."""
+        calls, self._moved = self.calls, False
+        calls.sum_up()
+        if calls.rehearses and not calls.standing.trained:
+            raise calls.group.turned_away(NO_PASS)
+        if calls.group.keeps and not self.rehearses and calls.passes.now is None:
+            raise UsageError(_UNSEEN)
+
+    def move(self) -> None:
+        """Note that an optimizer has used the gradients."""
+        self._moved = True
+
+    def rest(self, within: Pass | None = None) -> None:
+        """Keep what the script trains with, and stop, if that is due. ``within``: the pass that it
+        is in, before its next batch; None: it begins one. Collective, on all or on none."""
+        whole = within is None or self._moved
+        if whole and not self.rehearses and self.calls.passes.goes_through(within):
+            self.calls.group.rest()
+
+    def resumed_at(self) -> Place | None:
+        """Return the place in the pass that begins now where a resumed script goes on, once; None:
+        at its beginning."""
+        place, self._place = self._place, None
+        return place
+
+    @property
+    def early(self) -> UsageError | None:
+        """Return what is wrong if a resumed script has come to its end before it was where it was
+        to go on; None: nothing."""
+        found = self._script.found
+        if found is None or (found.place is None and self._rehearsed >= len(found.trained)):
+            return None
+        return UsageError(
+            f"this script has come to its end after {self._rehearsed} passes through its data, and "
+            f"{found.where} was written later: resume with the script that it was written by"
+        )
 
     def _admit(self) -> None:
         """Let those that have come have what all others have. Collective. Raises Left on a newcomer
@@ -135,7 +193,7 @@ class Entrance:
                 self._belongings.take(described, numbers)
             except UsageError as error:
                 raise calls.group.turned_away(str(error)) from None
-            calls.passes = Passes(calls.standing.trained)
+            calls.look_anew()
 
     def _described(self) -> bytes:
         """Return why nothing can be given, what there is to give, and how many bytes follow."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from spotmpi.errors import UsageError
-from spotmpi.torch.dealing import Deal, Samples
+from spotmpi.torch.dealing import Deal, Place, Samples
 
 __all__ = ["Company", "DealtPass", "Pass", "Passes", "follow_loaders"]
 
@@ -27,16 +28,18 @@ class Pass:
     number: int | None = None
     """Which one it is of those that all workers begin together, through a loader."""
 
-    def __init__(self, workers: Sequence[int], samples: int) -> None:
-        """``workers``: those with a part of the samples; ``samples``: how many each has."""
+    def __init__(self, workers: Sequence[int], samples: int, used: int = 0) -> None:
+        """``workers``: those with a part of the samples; ``samples``: how many each has, and
+        ``used``: has used already."""
         self._there = tuple(workers)
         """Workers with a part in the last sum of gradients, or that begin."""
-        self._used = 0
+        self._dealt_to = len(self._there)
+        self._used = used
         """Samples that each of them had been given by then."""
         self._lost: list[int] = []
         """What each lost worker had used."""
         self.drawn = samples
-        self.given = 0
+        self.given = used
         """Samples that the loader has given to the script."""
 
     def give(self, batch: int) -> None:
@@ -63,6 +66,11 @@ class Pass:
     def missed(self) -> int:
         """Samples that lost workers would have used by now, and nobody has."""
         return sum(self.given - used for used in self._lost)
+
+    @property
+    def place(self) -> Place:
+        """Where it stood after the last sum of gradients."""
+        return Place(self._used, self._dealt_to, None)
 
 
 class DealtPass(Pass):
@@ -116,22 +124,27 @@ class DealtPass(Pass):
         through = self.given >= self._at_first
         return len(self._there) * (len(self._mine) - self.given) if through else 0
 
+    @property
+    def place(self) -> Place:
+        """Where it stood after the last sum of gradients."""
+        return Place(self._used, self._dealt_to, self._deal.left(self._used))
+
 
 class Passes:
     """The passes that are under way on a worker."""
 
-    def __init__(self, trained: list[bool] | None = None) -> None:
+    def __init__(self, trained: list[bool] | None = None, missed: int = 0) -> None:
         """``trained``: gets an entry for each that begins through a loader, and that is true once
-        gradients are summed in it."""
+        gradients are summed in it. ``missed``: samples that nobody has used, before."""
         self._those: list[Pass] = []
-        self._trained = [] if trained is None else trained
-        self._missed = 0
+        self.trained = [] if trained is None else trained
+        self._missed = missed
 
     def begin(self, one: Pass, loader: bool = False) -> None:
         """Begin one."""
         if loader:
-            one.number = len(self._trained)
-            self._trained.append(False)
+            one.number = len(self.trained)
+            self.trained.append(False)
         self._those.append(one)
 
     def end(self, one: Pass) -> None:
@@ -146,7 +159,19 @@ class Passes:
         for one in self._those:
             one.sum_up(workers if shares is None or isinstance(one, DealtPass) else shares)
             if one.number is not None:
-                self._trained[one.number] = True
+                self.trained[one.number] = True
+
+    @property
+    def now(self) -> Pass | None:
+        """The last one that was begun through a loader and is under way."""
+        return next((one for one in reversed(self._those) if one.number is not None), None)
+
+    def goes_through(self, one: Pass | None) -> bool:
+        """Return True if this is the only one through a loader that is under way. None: there is
+        none."""
+        return [there for there in self._those if there.number is not None] == [one] * (
+            one is not None
+        )
 
     @property
     def missed(self) -> int:
@@ -171,14 +196,23 @@ class Company(Protocol):
 
     @property
     def rehearses(self) -> bool:
-        """True if this worker is a newcomer, and not where the others are yet."""
+        """True if this script goes through what others, or this job before it was resumed, have
+        done: it is not where they are, or were."""
 
     def begins_pass(self) -> bool:
         """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
-        it. Collective, but on a worker that rehearses."""
+        it. Collective, but on a newcomer that rehearses."""
+
+    def resumed_at(self) -> Place | None:
+        """Return the place in the pass that begins now where a resumed script goes on, once; None:
+        at its beginning."""
+
+    def rest(self, within: Pass | None) -> None:
+        """Keep what the script trains with, and stop, if that is due. ``within``: the pass that it
+        is in, before its next batch; None: it begins one. Collective, on all or on none."""
 
     def goes_on(self, dealt: bool) -> bool:
-        """Return True if a newcomer rehearses with another batch of the loader. ``dealt``: its
+        """Return True if a script rehearses with another batch of the loader. ``dealt``: its
         samples are dealt to workers."""
 
 
@@ -206,6 +240,7 @@ def follow_loaders(company: Callable[[], Company | None]) -> None:
     loop.followed = True  # type: ignore[attr-defined]
     DataLoader.__iter__ = loop
     DistributedSampler.__init__ = _dealing(DistributedSampler.__init__, company)
+    DistributedSampler.__iter__ = _skipping(DistributedSampler.__iter__)
 
 
 def _dealing(
@@ -230,11 +265,27 @@ def _dealing(
     return make
 
 
+_SKIPS = "_spotmpi_skips"
+"""Attribute of a sampler: samples that the next pass leaves out, as they are used."""
+
+
+def _skipping(usual: Callable[[Any], Iterator[int]]) -> Callable[[Any], Iterator[int]]:
+    """Return a sampler's iterator that leaves out what was used before a job was resumed."""
+
+    @functools.wraps(usual)
+    def iterate(sampler: Any) -> Iterator[int]:
+        return islice(usual(sampler), vars(sampler).pop(_SKIPS, 0), None)
+
+    return iterate
+
+
 class Dealt(NamedTuple):
     """How a loader's samples are dealt to workers."""
 
     elastic: Any
     """The ElasticSampler; None: a DistributedSampler of torch."""
+    sampler: Any
+    """The sampler of torch, or that one."""
     batch: int
     """The size of a batch."""
     samples: int
@@ -254,7 +305,7 @@ def _dealt(loader: Any, workers: int) -> Dealt | None:
     elastic = _elastic_in(loader)
     if elastic is not None:
         if size is not None and sampler is elastic and getattr(loader, "in_order", True):
-            return Dealt(elastic, size, 0)
+            return Dealt(elastic, sampler, size, 0)
         if loader.num_workers:
             raise UsageError(
                 "ElasticSampler cannot see which samples a batch of this loader has: give the "
@@ -263,7 +314,7 @@ def _dealt(loader: Any, workers: int) -> Dealt | None:
     elif isinstance(sampler, DistributedSampler) and size is not None:
         many = getattr(sampler, "num_samples", None)
         if many is not None and getattr(sampler, "num_replicas", None) == workers:
-            return Dealt(None, size, many)
+            return Dealt(None, sampler, size, many)
     return None
 
 
@@ -293,12 +344,21 @@ class _Loop:
         """Begin a pass: among those that are ``there``, as samples are ``dealt``."""
         self._loader, self._usual, self._passes = loader, usual, there.passes
         self._elastic, self._size = dealt.elastic, dealt.batch
+        self._rest = there.rest
         self._pass: Pass
+        place = there.resumed_at()
+        if place is not None and (place.left is None) != (self._elastic is None):
+            raise UsageError(
+                "the checkpoint was written in a pass through a loader with another kind of "
+                "sampler: resume with the script that it was written by"
+            )
         if self._elastic is None:
-            self._pass = Pass(range(there.size), dealt.samples)
+            used = 0 if place is None else min(place.used_by_each_of(there.size), dealt.samples)
+            setattr(dealt.sampler, _SKIPS, used)
+            self._pass = Pass(range(there.size), dealt.samples, used)
             self._passes.begin(self._pass, loader=True)
         else:
-            self._pass = self._elastic.begin(self._size)
+            self._pass = self._elastic.begin(self._size, place and place.left)
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(loader))
 
@@ -330,6 +390,8 @@ class _Loop:
                     raise
                 self._inner = self._drawn(lambda: self._usual(self._loader))
             else:
+                if threading.get_ident() == self._thread:
+                    self._rest(self._pass)
                 self._pass.give(self._size)
                 return batch
 
@@ -344,7 +406,7 @@ class _Loop:
 
 
 class _Beginning:
-    """The beginning of a loader's batches: one, and more if a newcomer needs them."""
+    """The beginning of a loader's batches, in a rehearsal: one, and more if it needs them."""
 
     def __init__(self, batches: Iterator[Any], goes_on: Callable[[], bool]) -> None:
         """``goes_on``: asked before each further one."""

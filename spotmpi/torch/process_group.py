@@ -6,15 +6,16 @@ import atexit
 import os
 import signal
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from spotmpi.errors import Left, UsageError
 from spotmpi.settings import Settings
@@ -179,6 +180,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         self._ends = ends
         if ends:
             atexit.register(self._end)
+            self._follows = register_optimizer_step_post_hook(lambda *_: entrance.move())
         self.entrance = entrance
         """Where newcomers come in."""
         self._process = os.getpid()
@@ -226,17 +228,27 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def _end(self) -> None:
         """End with the script; the interpreter keeps the exception that has ended it, if any."""
-        with suppress(Left):  # the script is over anyway
+        try:
             self._leave(getattr(sys, "last_value", None))
+        except Left:
+            pass  # the script is over anyway
+        except UsageError:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)  # it would be 0 otherwise
 
     def _leave(self, error: BaseException | None) -> None:
         if self._ends and os.getpid() == self._process:  # and not one that the script has forked
             self._ends = False
             atexit.unregister(self._end)
+            self._follows.remove()
             stranded = self._collectives.stranded
-            if error is None and not stranded:
+            early = self.entrance.early if error is None else None
+            if error is None and not stranded and early is None:
                 self._say_what_was_missed()
-            self.collectives.end(error)
+            self.collectives.end(error or early)
+            if early is not None:
+                raise early
             if stranded:  # and the others go on as without any worker that is lost
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -266,9 +278,10 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         in_hook = torch._C._current_autograd_node() is not None  # and in no callback at the end
         # For tensors of a device hooks have a thread without any code in Python before them.
         if not (in_hook and _caller().startswith(("torch.autograd", _NOBODY))):
-            self.collectives.reduce(tensors, operation)
             # (Batch normalisation over all workers sums in backward, too.)
-            if in_hook and not objects.asked_in(["torch.nn.modules"]):
+            gradients = in_hook and not objects.asked_in(["torch.nn.modules"])
+            self.collectives.reduce(tensors, operation, step=gradients)
+            if gradients:
                 self._sum_up()
             return Call(tensors)
         call, callback = Call(tensors, self._catch_up), partial(_call, self._catch_up)
@@ -281,9 +294,12 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Make the sums that wait, those of one operation together. Those of a pass that has failed
         are dropped: with it the callback is gone."""
         later, self._later = [one for one in self._later if one.callback() is not None], []
+        step = True
         for operation, calls in groupby(later, key=lambda one: one.operation):
             those = list(calls)
-            self._collectives.reduce([one for some in those for one in some.tensors], operation)
+            tensors = [one for some in those for one in some.tensors]
+            self._collectives.reduce(tensors, operation, step)
+            step = False  # one for all of a backward pass
             for one in those:
                 one.call.end()
         if later:

@@ -220,15 +220,15 @@ def _reports(told: _Told) -> list[Record]:
 def _replicas(told: _Told) -> str:
     """Equal to the bit."""
     compared = replay.check_replicas(told.records)
+    digests = sum(record.get("digest") is not None for record in told.steps)
+    if not digests:
+        raise _Untold("the script has the model, and moves it by itself: it was not compared")
     undigested = [r for r in told.of("recovered") if r.get("digest") is None]
     if undigested:
         raise TraceError(
             f"worker {undigested[0]['worker']} did not digest its parameters after the recovery "
             f"at step {undigested[0]['step']}"
         )
-    digests = sum(record.get("digest") is not None for record in told.steps)
-    if not digests:
-        raise _Untold("no step has a digest of the parameters")
     rounds: set[Any] = {record.get("round", record["step"]) for record in told.steps}
     if digests < len(rounds):
         raise TraceError(f"{len(rounds)} rounds moved the model, and only {digests} have a digest")

@@ -124,9 +124,8 @@ class TrainingExchange:
             self.transfer.bring_nothing()
         elif self.transfer.teaching:
             self._teach(self.transfer.full(membership.ids))
-        steps = self.training.progress.steps
-        if self.round.kind == control_word.STEP:
-            steps += self.training.progress.adds
+        if self.round.kind == control_word.STEP or self.round.adds:
+            steps = self.training.progress.steps + self.round.adds
             self.context.faults.arm(range(self.turns.now.first, steps))
         self.records.entered()
 
@@ -148,7 +147,7 @@ class TrainingExchange:
         word = ControlWord(
             kind=what.kind,
             worker=self.me,
-            save=level and self.keeper.asked,
+            save=self.turns.whole and self.keeper.asked,
             published=published,
             stop=level and (self.orders.stop or (what.obeys and few)),
             leaves=level and self.orders.leave,
@@ -280,7 +279,7 @@ class TrainingExchange:
         return self.transfer.full(self.driver.membership.ids)[0]
 
     def _keep(self, number: int, steps: int, wanted: bool, confirmed: bool) -> None:
-        self.keeper.committed(number, steps, wanted, confirmed, self.leads, self.turns.level)
+        self.keeper.committed(number, steps, wanted, confirmed, self.leads, self.turns.whole)
 
     def _keep_now(self) -> bool:
         """Write the last state. Returns False if that cannot be done."""

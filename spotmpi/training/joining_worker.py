@@ -240,7 +240,7 @@ class JoiningWorker(Outsider[P]):
         yield from ()
         return self._told("gather()", GATHERED)
 
-    def sum(self, mine: Summand) -> Asks[Summed]:
+    def sum(self, mine: Summand, step: bool = False) -> Asks[Summed]:
         """Return what the others were told on the way to their step. Raises Left if it is
         unknown."""
         yield from ()
@@ -307,7 +307,7 @@ class PastTraining(Outsider[P]):
         yield from ()
         raise turned_away(self.context.channel, self.me, _UNKNOWN.format("gather()"))
 
-    def sum(self, mine: Summand) -> Asks[Summed]:
+    def sum(self, mine: Summand, step: bool = False) -> Asks[Summed]:
         """Raise Left: the sum cannot be known."""
         yield from ()
         raise turned_away(self.context.channel, self.me, _UNKNOWN.format("sum()"))

@@ -199,9 +199,10 @@ class Journal:
         self._chosen = []
         self._waiting.append(_Entry(number, step, records, describe, self._strategy()))
 
-    def digested(self, digest: int) -> None:
-        """Add the digest of the parameters after the last step. No worker had to wait for it."""
-        said = f"{digest:016x}"
+    def digested(self, digest: int | None) -> None:
+        """Add the digest of the parameters after the last step; None: there is none. No worker had
+        to wait for it."""
+        said = None if digest is None else f"{digest:016x}"
         for fields in self._undigested:
             self.trace.write("recovered", **fields, digest=said)
         self._undigested.clear()

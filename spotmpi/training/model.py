@@ -15,9 +15,16 @@ from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Buffer, DoubleBuffer
 from spotmpi.optimizers import Optimizer
 
-__all__ = ["Model"]
+__all__ = ["Model", "OwnModel"]
 
 P = TypeVar("P")
+
+
+class OwnModel:
+    """A model that only the script has, and that it moves by itself. It is not compared."""
+
+    at_rest = True
+    """False in the middle of a step of the script: nothing is kept then, and nobody stops."""
 
 
 class Model(Generic[P]):
@@ -55,6 +62,8 @@ class Model(Generic[P]):
             self.memory[name] = [HOST.zeros("float64", 1)]
         self.agreed: Sequence[Buffer] = self.flats
         """The model on which all workers agree after a round."""
+        self.own: OwnModel | None = None
+        """What the script trains with, if that is not here."""
         self.registry = Registry()
         self._seen = self._seen_agreed = Views(layout, self.flats, self.moves_itself)
         """What the script sees of the parameters, and of the model on which all agree."""

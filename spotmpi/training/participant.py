@@ -45,6 +45,11 @@ class Participant(Protocol):
         """True if a newcomer learnt with the last round, or was to learn. Alike on all that take
         part."""
 
+    @property
+    def stopping(self) -> bool:
+        """True if all are to stop at the next boundary where they can. Alike on all that take
+        part."""
+
     def next_batch(self, number: int) -> Indices | None:
         """Return the next batch of the script's batches of this number; None: used up. Local."""
 
@@ -69,9 +74,10 @@ class Participant(Protocol):
     def gather(self, mine: bytes) -> Asks[bytes]:
         """Return a packed dict of all workers' packed values, by worker. ``mine``: this one's."""
 
-    def sum(self, mine: Summand) -> Asks[Summed]:
+    def sum(self, mine: Summand, step: bool = False) -> Asks[Summed]:
         """Return the sum of what all workers bring, flat, in memory that the next round may use.
-        ``mine``: what this one brings."""
+        ``mine``: what this one brings. ``step``: the sum stands for a step, which the script takes
+        by itself."""
 
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""
@@ -101,6 +107,11 @@ class Outsider(Generic[P]):
 
     @property
     def taught(self) -> bool:
+        """False: it takes no part in rounds."""
+        return False
+
+    @property
+    def stopping(self) -> bool:
         """False: it takes no part in rounds."""
         return False
 

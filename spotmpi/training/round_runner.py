@@ -97,7 +97,7 @@ class RoundRunner:
         have to go on from there. At the end they need not."""
         exchange, ending = self._exchange, self._exchange.ending
         wanted = ending.state is EndState.STOPPING and not ending.finishes
-        return wanted and not exchange.memory.numbers and exchange.turns.level
+        return wanted and not exchange.memory.numbers and exchange.turns.whole
 
     def _stop(self) -> Asks[None]:
         """Stop with all others, with a checkpoint. Raises Stopped; returns if none can be written:

@@ -8,12 +8,14 @@ worker and the others know the same. Until then a `JoiningWorker` stands for a n
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from spotmpi.arrays.backend import in_host_memory
 from spotmpi.fabric import Steps as Asks
 from spotmpi.fabric import Work
 from spotmpi.operators import StepPosition
+from spotmpi.protocol.ending import EndState
 from spotmpi.protocol.exact_means import like
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.plain_values import pack
@@ -25,7 +27,7 @@ from spotmpi.training.participant import Participant
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.script.answers import GATHERED
 from spotmpi.training.steps.quorum_watch import QuorumWatch
-from spotmpi.training.steps.step_round import StepRound
+from spotmpi.training.steps.step_round import StepRound, own_step
 from spotmpi.training.steps.worker_steps import RoundSteps
 
 
@@ -57,6 +59,11 @@ class Session:
     def taught(self) -> bool:
         """True if a newcomer learnt with the last round, or was to learn."""
         return self._exchange.transfer.taught
+
+    @property
+    def stopping(self) -> bool:
+        """True if all are to stop at the next boundary where they can."""
+        return self._exchange.ending.state is EndState.STOPPING
 
     def next_batch(self, number: int) -> Indices | None:
         """Draw this worker's next batch from the script's batches of this number. Local."""
@@ -193,12 +200,16 @@ class Session:
         self.training.position.remember(answer, GATHERED)
         return answer
 
-    def sum(self, mine: Summand) -> Asks[Summed]:
-        """Return the sum of what all workers bring, in two rounds. ``mine``: what this one does."""
+    def sum(self, mine: Summand, step: bool = False) -> Asks[Summed]:
+        """Return the sum of what all workers bring, in two rounds. ``mine``: what this one does.
+        ``step``: the sum stands for a step, which the script takes by itself."""
         yield from self._come_together()
-        summed = SumRound(self._exchange.memory, mine)
+        counts = partial(own_step, self.training) if step else None
+        summed = SumRound(self._exchange.memory, mine, counts)
         while summed.answer is None:
             yield from self._runner.perform(summed)
+        if step:
+            self.turns.renew()
         position, kept = self.training.position, None
         if position.answers.has_room(mine.bytes):
             kept = pack([in_host_memory(summed.answer.total), summed.answer.workers])

@@ -21,7 +21,7 @@ JOBS = Path(__file__).parents[2] / "jobs" / "pytorch"
 @pytest.mark.parametrize(
     ("name", "begun", "last"),
     [
-        ("train_ddp", "step 10:", "it has not seen"),
+        ("train_ddp", "batch 10:", "it has not seen"),
         ("train_accelerate", "rank 0: .* epoch 1", "epoch 4"),
         ("train_lightning", "rank 0: .* epoch 1", "epoch 4"),
         ("train_transformers", "rank 0: .* epoch 1", "epoch 4"),
@@ -39,7 +39,7 @@ def test_it_goes_on(
         pytest.skip(f"no {package}: python -m pip install {package}")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     script = JOBS / f"{name}.py"
-    running = start("run", "-n", 3, script, *(("--steps", 60) if package == "ddp" else ()))
+    running = start("run", "-n", 3, script, *(("--epochs", 1) if package == "ddp" else ()))
     running.until(begun)
     (first,) = (
         wrapper

@@ -10,9 +10,7 @@ import signal
 import weakref
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import metadata
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,92 +21,21 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 
 from spotmpi.errors import Left, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
-from spotmpi.protocol.plain_values import pack  # noqa: E402
 from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
-from spotmpi.torch.collectives import Collectives, Rounds  # noqa: E402
-from spotmpi.torch.dealing import Deal  # noqa: E402
 from spotmpi.torch.first_answers import FirstAnswers  # noqa: E402
-from spotmpi.torch.newcomers import Entrance  # noqa: E402
-from spotmpi.torch.passes import DealtPass  # noqa: E402
 from spotmpi.torch.standing import Standing  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.launch.asking import folder_of  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import Running  # noqa: E402
-from tests.simulated import Final, Job, Result  # noqa: E402
+from tests.simulated import Result  # noqa: E402
+from tests.torch.dealt_job import PASSES, SAMPLES, Passes  # noqa: E402
 from tests.torch.test_process_group import alone  # noqa: E402, F401
 
 HERE = Path(__file__).parent
 
-SAMPLES, PASSES = 24, 6
-
 # Among workers that die and come at any event.
-
-
-class Numbers(Belongings):
-    """A model without torch's classes."""
-
-    def __init__(self, worker: int) -> None:
-        super().__init__()
-        self.model = torch.full((3,), float(worker), dtype=torch.float64)
-
-    def look(self) -> None:
-        """Give the model."""
-        self._tensors, self._text = [self.model], pack("model")
-
-    def check(self, described: bytes) -> None:
-        """Know what it is."""
-        assert described == pack("model")
-
-    def take(self, described: bytes, numbers: Any) -> None:
-        """Have the others'."""
-        self.model.copy_(torch.from_numpy(numbers).view(torch.float64))
-
-
-@dataclass(frozen=True)
-class Passes(Job):
-    """A script that goes through its samples again and again."""
-
-    def script(self, worker: int) -> Final:
-        """Each step moves the model by what depends on all workers' batches, and on the model."""
-        used: Counter[tuple[int, int]] = Counter()
-        began = 0
-        with Rounds() as rounds:
-            calls = Collectives(rounds, self.workers)
-            numbers = Numbers(worker)
-            entrance = Entrance(calls, numbers)
-            calls.broadcast([numbers.model], 0, stands_in=True)
-            for number in range(PASSES):
-                trains = entrance.begins_pass()
-                if trains and worker >= self.workers and not began:
-                    began = number
-                deal = Deal(np.arange(SAMPLES), calls.alive)
-                one = DealtPass(deal, calls.rank, 2)
-                calls.passes.begin(one, loader=trains)
-                draw, batches = iter(one), 0
-                while (batch := [*islice(draw, 2)]) or one.goes_on():
-                    if not batch:
-                        draw = iter(one)
-                        continue
-                    if not trains and batches and not entrance.goes_on(dealt=True):
-                        break
-                    one.give(2)
-                    mine = torch.zeros(SAMPLES, dtype=torch.float64)
-                    mine[batch] = 1.0
-                    grad = numbers.model * 0.1 + float(sum(batch))
-                    calls.reduce([mine, grad], "AVG")
-                    numbers.model -= grad
-                    batches += 1
-                    if trains:
-                        total = (mine * len(calls.alive)).round().int().tolist()
-                        used.update({(number, n): many for n, many in enumerate(total)})
-                    entrance.sum_up()
-                calls.passes.end(one)
-                told = calls.exchange(number)
-                assert set(told.values()) == {number}
-        bits = numbers.model.numpy().tobytes()
-        return Final(bits, 0, used, (), False, (), began)
 
 
 def agree(result: Result) -> None:

@@ -75,7 +75,7 @@ class Checkpoints:
     ) -> None:
         """Note that round ``number`` is committed and ``step`` steps are done. ``wanted``: a
         checkpoint is due. ``confirmed``: the one due is on the disk. ``level``: all hold the same
-        state now.
+        state now, as a step has left it.
 
         Blocks only if a checkpoint must be written while the last one still is. What went wrong
         with the last one is raised here, or in the next call.

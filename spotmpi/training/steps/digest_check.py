@@ -42,11 +42,14 @@ class DigestCheck:
         self._said = None
         if number == self._after and not level:
             self._after = number + 1
-        self._due = traced or (number == self._after and levels)
+        due = traced or (number == self._after and levels)
+        self._due = due and self._model.own is None
 
     def make(self) -> None:
         """Make the digest, or begin to make it, if one is due. Call it after the round's commit:
         survivors with a recovery to finish go first."""
+        if self._model.own is not None:
+            self._journal.digested(None)
         if not self._due:
             return
         registry = self._model.registry

@@ -19,7 +19,7 @@ from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.synchroniser import Result
 
-__all__ = ["LearnRound", "StepRound"]
+__all__ = ["LearnRound", "StepRound", "own_step"]
 
 
 class StepRound(Round):
@@ -46,6 +46,11 @@ class StepRound(Round):
         """The last workers asked about in `_result`, and the answer."""
         self._prepared_for = -1
         """The generation among whose members its parts start."""
+
+    @property
+    def adds(self) -> int:  # type: ignore[override]  # an attribute of others
+        """Steps of the turn that are not counted yet."""
+        return self._training.progress.adds
 
     def bring(self) -> None:
         """Make the contribution from the gradient, as the strategy says."""
@@ -154,6 +159,14 @@ class StepRound(Round):
         result = Result(rate, total, active, turn.whole, after, rounds)
         self._known = full, result
         return result
+
+
+def own_step(training: TrainingState[Any]) -> Taken:
+    """Count a step that the script takes by itself, with a sum of all workers."""
+    progress = training.progress
+    first, progress.steps = progress.steps, progress.steps + 1
+    progress.rounds += 1
+    return Taken(first, 1, 0, partial(described, [1.0], None, None))
 
 
 class LearnRound(Round):

@@ -196,7 +196,9 @@ class WorkerSteps:
         """Number of the batches that it drew from last."""
 
     def _begun(self) -> RoundSteps:
-        return RoundSteps(self._training.sync.strategy, self._clock())
+        begun = RoundSteps(self._training.sync.strategy, self._clock())
+        begun.first = self._training.progress.steps
+        return begun
 
     @property
     def _asynchronous(self) -> bool:
@@ -207,6 +209,13 @@ class WorkerSteps:
     def level(self) -> bool:
         """True outside of a round's steps: replicas are equal; workers may join, leave or stop."""
         return not self.now.under_way
+
+    @property
+    def whole(self) -> bool:
+        """True if all that the script trains with is as a step has left it, on all workers: it may
+        be kept, and all may stop."""
+        own = self._training.model.own
+        return self.level and (own is None or own.at_rest)
 
     @property
     def wasted(self) -> int:

@@ -1,0 +1,273 @@
+"""Torch scripts that go on from a checkpoint: between two steps, with all that they train with."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import weakref
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+
+from spotmpi.errors import CheckpointError, UsageError  # noqa: E402
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice  # noqa: E402
+from spotmpi.protocol.plain_values import pack  # noqa: E402
+from spotmpi.torch import belongings  # noqa: E402
+from spotmpi.torch.belongings import Belongings  # noqa: E402
+from spotmpi.torch.dealing import Deal, Place  # noqa: E402
+from spotmpi.torch.kept_script import KeptScript  # noqa: E402
+from tests.launch.conftest import start  # noqa: E402, F401
+from tests.running import unnamed  # noqa: E402
+from tests.simulated import Result  # noqa: E402
+from tests.torch import stops  # noqa: E402
+from tests.torch.dealt_job import PASSES, SAMPLES, Passes  # noqa: E402
+from tests.torch.test_newcomers import installed, made  # noqa: E402, F401
+
+HERE = Path(__file__).parent
+
+WORKERS = 3
+
+
+def job(folder: Path, **changes: Any) -> Passes:
+    """A job that keeps checkpoints in its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environ = {"SPOTMPI_CHECKPOINT": str(folder / "kept"), "SPOTMPI_CHECKPOINT_EVERY": "3"}
+    return replace(Passes(folder, WORKERS, environ=environ), **changes)
+
+
+def resumed(before: Passes, **changes: Any) -> Result:
+    """Run it again, from its last checkpoint."""
+    environ = {**before.environ, "SPOTMPI_RESUME": "1"}
+    calm = {"kills": (), "notices": (), "arrivals": ()}
+    return replace(before, environ=environ, **{**calm, **changes}).run()
+
+
+def agreed(result: Result) -> bytes:
+    """Return what all have come to."""
+    (bits,) = {final.bits for final in result.finals.values()}
+    return bits
+
+
+def used(*results: Result) -> Counter[tuple[int, int]]:
+    """Return how often each sample was used in each pass, by jobs that followed each other."""
+    whole: Counter[tuple[int, int]] = Counter()
+    for result in results:
+        counts = [final.gradients for final in result.finals.values() if not final.began]
+        assert all(one == counts[0] for one in counts)
+        whole += counts[0] if counts else Counter()
+    return whole
+
+
+EACH = {(number, sample) for number in range(PASSES) for sample in range(SAMPLES)}
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A run in which nothing happens."""
+    return job(tmp_path_factory.mktemp("calm")).run()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
+    tmp_path: Path, calm: Result, seed: int
+) -> None:
+    moment = 1 + (seed * calm.events) // 12
+    notices = [LeaveNotice(worker, moment) for worker in range(WORKERS)]
+    first = job(tmp_path, notices=notices, seed=seed)
+    stopped = first.run()
+    if not all(final.stopped for final in stopped.finals.values()):
+        assert used(stopped).keys() == EACH  # it was at its end
+        return
+    again = resumed(first)
+    assert agreed(again) == agreed(calm)
+    assert used(stopped, again) == dict.fromkeys(EACH, 1)
+    assert {final.steps for final in again.finals.values()} == {PASSES * SAMPLES // WORKERS // 2}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_job_whose_workers_all_died_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, calm: Result, seed: int
+) -> None:
+    moment = 1 + calm.events // 3 + seed * calm.events // 20
+    first = job(tmp_path, kills=[Kill(worker, moment) for worker in range(WORKERS)], seed=seed)
+    first.run()
+    again = resumed(first)
+    assert agreed(again) == agreed(calm)
+    assert {final.steps for final in again.finals.values()} == {PASSES * SAMPLES // WORKERS // 2}
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_whoever_dies_or_comes_before_and_after_it_all_hold_the_same(
+    tmp_path: Path, calm: Result, seed: int
+) -> None:
+    """On other numbers of workers, too. No sample is left out."""
+    draw = random.Random(seed)
+
+    def kills(many: int) -> list[Kill]:
+        return [Kill(worker, draw.randrange(calm.events)) for worker in range(many)]
+
+    late = draw.randrange(calm.events // 4, calm.events)
+    first = job(
+        tmp_path,
+        kills=kills(draw.randrange(2)),
+        arrivals=[Arrival(WORKERS, draw.randrange(calm.events))] * draw.randrange(2),
+        notices=[LeaveNotice(worker, late) for worker in range(WORKERS + 1)],
+        seed=seed,
+    )
+    stopped = first.run()
+    workers = draw.randrange(2, 5)
+    again = resumed(
+        first,
+        workers=workers,
+        kills=kills(draw.randrange(2)),
+        arrivals=[Arrival(workers, draw.randrange(calm.events))] * draw.randrange(2),
+        seed=seed + 100,
+    )
+    agreed(again)
+    assert used(stopped, again).keys() == EACH
+
+
+# What a file says.
+
+
+def test_what_is_left_is_dealt_as_it_would_have_been() -> None:
+    deal = Deal(np.arange(24), (0, 1, 3))
+    for used in (0, 3, 8):
+        left = deal.left(used)
+        again = Deal(left, (0, 1, 3))
+        assert all((again.of(one) == deal.of(one)[used:]).all() for one in (0, 1, 3))
+    deal.lose([1], 3)
+    left = deal.left(5)
+    assert set(left) == {*range(24)} - {n for one in (0, 3) for n in deal.of(one)[:5].tolist()} - {
+        *range(1, 9, 3)
+    }
+    assert Place(7, 3, None).used_by_each_of(3) == 7
+    assert Place(7, 3, None).used_by_each_of(2) == 10  # 21 samples
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"torch/holds": None},
+        {"torch/holds": b"nonsense"},
+        {"torch/numbers": np.zeros(3)},
+        {"torch/numbers": np.zeros((1, 3), np.uint8)},
+        {"torch/trained": None},
+        {"torch/left": np.zeros(3)},
+        {"torch/workers": "three"},
+        {"torch/missed": "many"},
+    ],
+)
+def test_a_checkpoint_of_another_script_is_refused(changes: dict[str, Any]) -> None:
+    whole = {
+        "torch/holds": pack([]),
+        "torch/numbers": np.zeros(0, np.uint8),
+        "torch/trained": "11",
+        "torch/missed": 0,
+        "torch/used": 4,
+        "torch/workers": 3,
+        "torch/left": np.arange(7),
+    }
+    script = KeptScript(Belongings())
+    script.resume(whole, "it")
+    assert script.found is not None
+    assert script.found.trained == [True, True]
+    assert script.arrive() == Place(4, 3, whole["torch/left"])
+    found = {name: one for name, one in {**whole, **changes}.items() if one is not None}
+    with pytest.raises(CheckpointError, match="it does not say what a script"):
+        KeptScript(Belongings()).resume(found, "it")
+
+
+@pytest.mark.parametrize(
+    "tensor", [("float32", [4], "cpu"), ("load", [1], "cpu"), ("float32", [-1], "cpu")]
+)
+def test_tensors_that_cannot_be_are_refused(made: Any, tensor: tuple[Any, ...]) -> None:  # noqa: F811
+    """A file may say anything."""
+    made(1)[:] = []
+    module = torch.nn.Linear(1, 1)
+    belongings.MADE[:] = [weakref.ref(module)]
+    holds = pack([("Linear", [("weight", ("\0tensor", *tensor)), ("bias", 0)])])
+    with pytest.raises(UsageError, match="does not fit"):
+        Belongings().take(holds, np.zeros(8, np.uint8))
+
+
+# Real processes.
+
+
+@pytest.mark.parametrize("sampler", ["torch", "elastic"])
+@pytest.mark.first("elastic")
+@pytest.mark.promise("a script for DistributedDataParallel that is stopped and resumed")
+def test_it_goes_on_within_a_pass(
+    start: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: str,
+) -> None:
+    """A job that was stopped within a pass comes to the same as one that was not, to the bit."""
+    installed()
+    script = HERE / "stops.py", sampler
+    whole = start("run", "-n", 2, *script)
+    assert whole.wait() == 0, whole.output
+    how = "run", "-n", 2, "--checkpoint", "kept"
+    with monkeypatch.context() as patch:
+        patch.setenv("SLOW", "1")
+        first = start(*how, *script)
+    first.until("AT 2 5")
+    os.kill(first.pid, signal.SIGTERM)
+    assert first.wait() == 75, first.output
+    again = start(*how, "--resume", *script)
+    assert again.wait() == 0, again.output
+    for what in ("FINAL .*", "BUFFERS .*"):
+        said = re.findall(what, unnamed(whole.output))
+        assert sorted(said) == sorted(re.findall(what, unnamed(again.output))), again.output
+    assert "AT 1" not in again.output  # one batch of each pass that was over
+    over = start(*how, "--resume", *script)
+    assert over.wait() == 0
+    assert "complete" in over.output
+    assert "AT" not in over.output
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("sampler", "workers"), [("torch", 2), ("elastic", 4)])
+def test_it_goes_on_with_others_when_all_are_lost(
+    start: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: str,
+    workers: int,
+) -> None:
+    installed()
+    how = "--checkpoint", "kept", "--checkpoint-every", 15
+    monkeypatch.setenv("SLOW", "1")
+    first = start("run", "-n", 3, *how, HERE / "stops.py", sampler)
+    first.until("AT 2 15")
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    monkeypatch.delenv("SLOW")
+    again = start("run", "-n", workers, *how, "--resume", HERE / "stops.py", sampler)
+    assert again.wait() == 0, again.output
+    finals = re.findall(r"FINAL \d (\w+)", again.output)
+    assert len(finals) == workers
+    assert len({*finals}) == 1
+    seen = {
+        (number, sample)
+        for path in tmp_path.glob("used-*")
+        for number, batch in map(json.loads, path.read_text().splitlines())
+        for sample in batch
+    }
+    assert len(seen) == stops.PASSES * stops.SAMPLES
+
+
+def test_a_script_that_cannot_be_seen_through_keeps_none(start: Any, tmp_path: Path) -> None:  # noqa: F811
+    installed()
+    running = start("run", "-n", 1, "--checkpoint", "kept", HERE / "stops.py", "none")
+    assert running.wait() == 1, running.output
+    assert "gradients were summed outside of a pass" in running.output
