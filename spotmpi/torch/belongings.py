@@ -90,6 +90,11 @@ class Belongings:
         if isinstance(one, torch.nn.Module):
             said: Any = [*_held(one).items()]
         elif isinstance(one, torch.optim.Optimizer):
+            if any(hasattr(param, "full_tensor") for param in _params(one)):
+                raise UsageError(
+                    "no worker has all of the parameters, as they are sharded: spotmpi cannot keep "
+                    "them in checkpoints, or give them to newcomers"
+                )
             groups = [{n: v for n, v in group.items() if n != "params"} for group in _groups(one)]
             said = groups, [one.state.get(param, {}) for param in _params(one)]
         else:

@@ -64,7 +64,7 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
         one = DealtPass(Deal(samples, workers, whole=not self.drop_last), me, batch)
         group = the_group()
         if group is not None:
-            group.collectives.passes.begin(one, loader=batch is not None)
+            group.entrance.passes.begin(one, loader=batch is not None)
         return one
 
     def __iter__(self) -> Iterator[int]:
@@ -78,7 +78,7 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
             yield from one
         finally:
             if (group := the_group()) is not None:
-                group.collectives.passes.end(one)
+                group.entrance.passes.end(one)
 
     def __len__(self) -> int:
         """Return the number of samples that each worker has in a pass that begins now."""

@@ -8,9 +8,10 @@ import numpy as np
 
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
-from spotmpi.torch.collectives import NO_PASS, Collectives, values_of
+from spotmpi.torch.collectives import NO_PASS, Collectives
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.passes import Pass, Passes
+from spotmpi.torch.torch_rounds import values_of
 
 __all__ = ["Entrance"]
 
@@ -43,6 +44,8 @@ class Entrance:
         """Where a resumed script goes on in the pass that begins now."""
         self._moved = False
         """True if an optimizer has used the gradients that were summed last."""
+        self._moves = False
+        """True if one has used any."""
         self._rehearsed = 0
         """Passes that were begun in the rehearsal."""
         self._sums = 0
@@ -122,7 +125,13 @@ class Entrance:
 
     def move(self) -> None:
         """Note that an optimizer has used the gradients."""
-        self._moved = True
+        self._moved = self._moves = True
+
+    @property
+    def begins_step(self) -> bool:
+        """True if the next sum of gradients is the first one of an optimizer's next step; or if no
+        optimizer of torch has stepped, as the script moves its parameters in another way."""
+        return self._moved or not self._moves
 
     def rest(self, within: Pass | None = None) -> None:
         """Keep what the script trains with, and stop, if that is due. ``within``: the pass that it

@@ -16,7 +16,7 @@ import torch
 from torch.distributed import distributed_c10d
 
 from spotmpi.errors import UsageError
-from spotmpi.torch.collectives import Collectives, lost
+from spotmpi.torch.collectives import Calls, lost
 
 __all__ = ["CALLS", "Peers", "asked_in", "is_alike"]
 
@@ -57,11 +57,15 @@ def _is_in(name: str, modules: Sequence[str]) -> bool:
 
 
 class Peers(Protocol):
-    """A process group of all workers."""
+    """A process group."""
 
     @property
-    def collectives(self) -> Collectives:
+    def collectives(self) -> Calls:
         """Its calls."""
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks of its workers among all."""
 
     def rank(self) -> int:
         """Return this worker's rank."""
@@ -85,7 +89,7 @@ def gather_object(
 ) -> None:
     """Write all workers' objects into a list on one."""
     found = _gathered(group, obj)
-    if group.rank() == _rank(dst, group_dst):
+    if group.rank() == _rank(group, dst, group_dst):
         if object_gather_list is None:
             raise UsageError("give object_gather_list on the worker that gathers")
         object_gather_list[:] = [_object(one, group) for one in found]
@@ -100,7 +104,7 @@ def broadcast_object_list(
 ) -> None:
     """Write one worker's objects on all. Raises PeersLost if it is lost, or if the one that stands
     in for it has nothing but None."""
-    source = _rank(src, group_src)
+    source = _rank(group, src, group_src)
     said, came_from = group.collectives.from_one(
         source, lambda: _bytes_of(object_list, group), stands_in=is_alike()
     )
@@ -118,7 +122,7 @@ def scatter_object_list(
     group_src: int | None = None,
 ) -> None:
     """Write on each worker its object of one worker's list. Raises PeersLost if that is lost."""
-    source, mine = _rank(src, group_src), scatter_object_input_list or []
+    source, mine = _rank(group, src, group_src), scatter_object_input_list or []
     if group.rank() == source and len(mine) != group.size():
         raise UsageError(f"{len(mine)} objects for {group.size()} workers")
     said, _ = group.collectives.from_one(source, lambda: [_bytes_of(one, group) for one in mine])
@@ -137,11 +141,15 @@ def _gathered(group: Peers, obj: Any) -> list[Any]:
     return group.collectives.filled(group.collectives.exchange(_bytes_of(obj, group)))
 
 
-def _rank(of_all: int | None, of_group: int | None) -> int:
-    """Return a rank that torch names in one of two ways: groups have all workers, in order."""
+def _rank(group: Peers, of_all: int | None, of_group: int | None) -> int:
+    """Return a rank in the group, which torch names in one of two ways."""
     if of_all is not None and of_group is not None:
         raise UsageError(f"give one rank, not {of_all} and {of_group}")
-    return of_group or 0 if of_all is None else of_all
+    if of_group is not None or of_all is None:
+        return of_group or 0
+    if of_all not in group.ranks:
+        raise UsageError(f"there is no rank {of_all} in the group of ranks {[*group.ranks]}")
+    return [*group.ranks].index(of_all)
 
 
 def _bytes_of(obj: Any, group: Peers) -> Any:

@@ -17,12 +17,14 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from spotmpi.errors import Left, UsageError
+from spotmpi.errors import Left, PeersLost, UsageError
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
-from spotmpi.torch.collectives import Collectives, Rounds
+from spotmpi.torch.collectives import Calls, Collectives
 from spotmpi.torch.newcomers import Entrance
+from spotmpi.torch.part import Part, Split
 from spotmpi.torch.passes import follow_loaders
+from spotmpi.torch.torch_rounds import Rounds
 from spotmpi.torch_calls import note_what_is_made, replace_object_calls
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
@@ -86,19 +88,14 @@ def _entrance() -> Entrance | None:
     return group and group.entrance
 
 
-def _made(how: Any, _options: Any = None) -> WorkerGroup:
+def _made(how: Any, _options: Any = None) -> WorkerGroup | None:
     """Make a process group, as torch asks its backends to."""
     world = how.group_size
     ranks = list(how.global_ranks_in_group) or list(range(world))
     if not dist.is_initialized():
-        return WorkerGroup(Entrance(Collectives(Rounds().__enter__(), world)), ends=True)
-    whole = _the_one()
-    if ranks != list(range(whole.size())):
-        raise UsageError(
-            f"torch.distributed.new_group(ranks={ranks}) is not all workers: spotmpi has no groups "
-            "of some of them yet"
-        )
-    return WorkerGroup(whole.entrance)
+        calls = Collectives(Rounds().__enter__(), world)
+        return WorkerGroup(Entrance(calls), calls, ends=True)
+    return _the_one().new_group(ranks)
 
 
 class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
@@ -168,15 +165,16 @@ class Later(NamedTuple):
 
 
 class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no types for it
-    """All workers of a job. Each call is collective and blocks until it is complete."""
+    """The workers of a job, or some of them. Each call is collective among all, and blocks until it
+    is complete."""
 
     object_calls = objects.CALLS
     """Calls for objects, in the place of torch's."""
 
-    def __init__(self, entrance: Entrance, ends: bool = False) -> None:
-        """``ends``: this is the first group of these workers, and ends with the script."""
-        collectives = entrance.calls
-        super().__init__(collectives.rank, collectives.size)
+    def __init__(self, entrance: Entrance, calls: Calls, ends: bool = False) -> None:
+        """``calls``: those of its workers. ``ends``: this is the first group, and ends with the
+        script."""
+        super().__init__(calls.rank, calls.size)
         self._ends = ends
         if ends:
             atexit.register(self._end)
@@ -184,16 +182,25 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         self.entrance = entrance
         """Where newcomers come in."""
         self._process = os.getpid()
-        self._collectives = collectives
+        self._collectives = calls
+        self._splits: list[Split] = []
+        """The groups of some workers that the script has made, those together that have no worker
+        in common."""
         self._later: list[Later] = []
         """Sums that wait for the end of a backward pass."""
         self._name = self._about = ""
 
     @property
-    def collectives(self) -> Collectives:
-        """The calls of all workers. All sums that wait are made first."""
+    def collectives(self) -> Calls:
+        """The calls of its workers. All sums that wait are made first."""
         self._catch_up()
         return self._collectives
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The ranks of its workers among all."""
+        calls = self._collectives
+        return calls.ranks if isinstance(calls, Part) else range(calls.size)
 
     # What torch asks of a group.
 
@@ -242,11 +249,12 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             self._ends = False
             atexit.unregister(self._end)
             self._follows.remove()
-            stranded = self._collectives.stranded
+            self._catch_up()
+            stranded = self.entrance.calls.stranded
             early = self.entrance.early if error is None else None
             if error is None and not stranded and early is None:
                 self._say_what_was_missed()
-            self.collectives.end(error or early)
+            self.entrance.calls.end(error or early)
             if early is not None:
                 raise early
             if stranded:  # and the others go on as without any worker that is lost
@@ -256,7 +264,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def _say_what_was_missed(self) -> None:
         """The first worker that lives tells the user of samples that nobody has used."""
-        missed = self.collectives.passes.missed
+        missed = self.entrance.passes.missed
         if missed and self.rank() == self.collectives.alive[0]:
             print(
                 f"spotmpi: {missed} samples of lost workers were used by nobody; docs/pytorch.md, "
@@ -264,6 +272,49 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
                 file=sys.stderr,
                 flush=True,
             )
+
+    def new_group(
+        self,
+        ranks: Sequence[int],
+        timeout: Any = None,
+        pg_options: Any = None,
+        group_name: str = "",
+        group_desc: str | None = None,
+    ) -> WorkerGroup | None:
+        """Return a group of the workers of these ranks; None: this one is none of them. Local."""
+        whole, those = self.entrance.calls, tuple(ranks)
+        calls: Calls = whole
+        if those != tuple(range(whole.size)):
+            if not self._splits or any({*those}.intersection(one) for one in self._splits[-1]):
+                self._splits.append([])
+            self._splits[-1].append(those)
+            if whole.rank not in those:
+                return None
+            calls = Part(whole, self._splits[-1], those)
+        made = WorkerGroup(self.entrance, calls)
+        made._set_group_name(group_name)
+        made._set_group_desc(group_desc or "")
+        return made
+
+    def _keep_shards(self) -> None:
+        """Do nothing unless a worker of this group is lost, and torch has asked for what each of
+        them alone has. Then this worker ends if all workers of another group live, which has the
+        same. Raises PeersLost if there is none."""
+        calls = self._collectives
+        gone = [rank for rank in range(calls.size) if rank not in calls.alive]
+        if not gone or not objects.asked_in(_SHARDED):
+            return
+        said = ", ".join(str(self.ranks[rank]) for rank in gone)
+        why = f"the part of the parameters that only rank {said} had is lost"
+        if isinstance(calls, Part) and calls.others_whole:
+            print(
+                f"spotmpi: {why}: rank {self.ranks[calls.rank]} ends, too; others have all parts",
+                file=sys.stderr,
+                flush=True,
+            )
+            sys.stdout.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise PeersLost(f"{why}: start again from a checkpoint of your script's own")
 
     # Calls. Torch gives lists of tensors, of which most have one.
 
@@ -280,7 +331,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         if not (in_hook and _caller().startswith(("torch.autograd", _NOBODY))):
             # (Batch normalisation over all workers sums in backward, too.)
             gradients = in_hook and not objects.asked_in(["torch.nn.modules"])
-            self.collectives.reduce(tensors, operation, step=gradients)
+            step = gradients and self.entrance.begins_step
+            self.collectives.reduce(tensors, operation, step)
             if gradients:
                 self._sum_up()
             return Call(tensors)
@@ -294,7 +346,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Make the sums that wait, those of one operation together. Those of a pass that has failed
         are dropped: with it the callback is gone."""
         later, self._later = [one for one in self._later if one.callback() is not None], []
-        step = True
+        step = self.entrance.begins_step
         for operation, calls in groupby(later, key=lambda one: one.operation):
             those = list(calls)
             tensors = [one for some in those for one in some.tensors]
@@ -332,15 +384,25 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         for there, mine in zip(outputs, inputs, strict=True):
             for out, found in zip(there, self.collectives.gather(mine), strict=True):
                 out.detach().copy_(found)
+        self._keep_shards()
         return Call(outputs)
 
     def all_gather_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any = None) -> Call:
         """Write all workers' tensors, one after the other."""
         found = self.collectives.gather(mine)
         output.detach().copy_(torch.cat([one.reshape(-1) for one in found]).view(output.shape))
+        self._keep_shards()
         return Call(output)
 
     _allgather_base = all_gather_single
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Call:
+        """Do the same with several tensors."""
+        for output, mine in zip(outputs, inputs, strict=True):
+            self.all_gather_single(output, mine)
+        return Call(outputs)
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Call:
         """Write each worker's tensor into a list on one of them."""
@@ -370,11 +432,22 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     def reduce_scatter_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any) -> Call:
         """Write on each worker its part of the sum of all workers' tensors."""
         whole = mine.detach().clone()
-        self.collectives.reduce([whole], _operation(opts))
+        gradients = objects.asked_in(_SHARDED)
+        step = gradients and self.entrance.begins_step
+        self.collectives.reduce([whole], _operation(opts), step)
+        if gradients:
+            self._sum_up()
         output.detach().copy_(whole.reshape(-1).chunk(self.size())[self.rank()].view(output.shape))
+        self._keep_shards()
         return Call(output)
 
     _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Call:
+        """Do the same with several tensors."""
+        for output, mine in zip(outputs, inputs, strict=True):
+            self.reduce_scatter_single(output, mine, opts)
+        return Call(outputs)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Call:
         """Write on each worker what each has for it."""
@@ -421,6 +494,9 @@ _NO_PAIRS = (
     "all of them: use broadcast or all_gather"
 )
 
+
+_SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
+"""Modules that have parts of the parameters on each worker."""
 
 _NOBODY = "nobody"
 """Stands for a module's name where a thread of C++ has made the call."""

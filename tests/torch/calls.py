@@ -120,10 +120,22 @@ def check(rank: int, standing: list[int]) -> None:
     again = torch.ones(1)
     dist.all_reduce(again, group=group)
     assert again.item() == SIZE
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    half = halves[rank // 2]
+    assert dist.GroupMember.NON_GROUP_MEMBER in halves
+    assert (dist.get_rank(half), dist.get_world_size(half)) == (rank % 2, 2)
+    dist.all_reduce(again.fill_(1), group=half)
+    assert again.item() == 2
+    there: list[Any] = [None] * 2
+    dist.all_gather_object(there, f"rank {rank}", group=half)
+    assert there == [f"rank {one}" for one in standing[rank // 2 * 2 :][:2]]
+    told = [rank]
+    dist.broadcast_object_list(told, src=standing[rank // 2 * 2], group=half)
+    assert told == [standing[rank // 2 * 2]]
+    dist.broadcast(again.fill_(rank), src=standing[rank // 2 * 2], group=half)
+    assert again.item() == standing[rank // 2 * 2]
     refused: list[Callable[[], Any]] = [lambda: dist.send(torch.ones(1), (rank + 1) % SIZE)]
     refused.append(lambda: dist.broadcast_object_list([1], src=7))
-    if rank in (0, 3):  # torch asks no backend where a worker is not in the group
-        refused.append(lambda: dist.new_group([0, 3]))
     for call in refused:
         try:
             call()

@@ -13,10 +13,11 @@ import torch
 import spotmpi
 from spotmpi.protocol.plain_values import pack
 from spotmpi.torch.belongings import Belongings
-from spotmpi.torch.collectives import Collectives, Rounds
+from spotmpi.torch.collectives import Collectives
 from spotmpi.torch.dealing import Deal
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.passes import DealtPass
+from spotmpi.torch.torch_rounds import Rounds
 from tests.simulated import Final, Job
 
 __all__ = ["PASSES", "SAMPLES", "Passes"]

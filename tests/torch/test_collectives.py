@@ -12,55 +12,127 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 
 from spotmpi.errors import PeersLost, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Kill  # noqa: E402
-from spotmpi.torch.collectives import Collectives, Rounds  # noqa: E402
+from spotmpi.torch.collectives import Calls, Collectives  # noqa: E402
+from spotmpi.torch.part import Part, Split  # noqa: E402
+from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
 from spotmpi.training import session  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import Final, Job, Result, deaths  # noqa: E402
 
 
-class Calls(Job):
+def ask_all(calls: Calls, turn: int, seen: float) -> float:
+    """Make calls of each kind. Return a digest of what they return, which is the same on all, after
+    that of ``seen``."""
+    digest, me = int(seen), calls.rank
+
+    def same(tensor: torch.Tensor) -> None:
+        nonlocal digest
+        digest = zlib.crc32(tensor.double().numpy().tobytes(), digest)
+
+    floats = torch.full((3,), 1.0 / (1 + me + turn))
+    halves = torch.full((2,), float(me), dtype=torch.bfloat16)
+    calls.reduce([floats, halves, torch.zeros(0)], ("SUM", "AVG")[turn % 2])
+    same(floats)
+    same(halves)
+    whole = torch.tensor([2**me, turn])
+    calls.reduce([whole], "SUM")
+    same(whole)
+    assert all(int(whole[0]) & 2**one for one in calls.alive)
+    largest = torch.tensor(float(me))
+    calls.reduce([largest], "MAX")
+    same(largest)
+    everyone = calls.gather(torch.tensor([me]))
+    assert len(everyone) == calls.size
+    assert {int(one) for one in everyone} >= {*calls.alive}
+    same(torch.cat(everyone))
+    lists = calls.gather_lists([torch.arange(me + one) for one in range(2)])
+    same(torch.cat([part for some in lists for part in some]))
+    first = torch.full((2,), me + 0.5)
+    calls.broadcast([first], 0, stands_in=True)
+    same(first)
+    other = torch.zeros(1)
+    try:
+        calls.broadcast([other.fill_(me)], 1)
+    except PeersLost:
+        other.fill_(-1)
+    same(other)
+    calls.meet()
+    return float(digest)
+
+
+class Asking(Job):
     """A script that makes calls of each kind, in turn."""
 
     def script(self, worker: int) -> Final:
         """Whatever they return is the same on all."""
-        seen = 0
+        seen = 0.0
         with Rounds() as rounds:
             calls = Collectives(rounds, self.workers)
-
-            def same(tensor: torch.Tensor) -> None:
-                nonlocal seen
-                seen = zlib.crc32(tensor.double().numpy().tobytes(), seen)
-
             for turn in range(4):
-                floats = torch.full((3,), 1.0 / (1 + worker + turn))
-                halves = torch.full((2,), float(worker), dtype=torch.bfloat16)
-                calls.reduce([floats, halves, torch.zeros(0)], ("SUM", "AVG")[turn % 2])
-                same(floats)
-                same(halves)
-                whole = torch.tensor([2**worker, turn])
-                calls.reduce([whole], "SUM")
-                same(whole)
-                assert all(int(whole[0]) & 2**one for one in calls.alive)
-                largest = torch.tensor(float(worker))
-                calls.reduce([largest], "MAX")
-                same(largest)
-                everyone = calls.gather(torch.tensor([worker]))
-                assert len(everyone) == self.workers
-                assert {int(one) for one in everyone} >= {*calls.alive}
-                same(torch.cat(everyone))
-                lists = calls.gather_lists([torch.arange(worker + one) for one in range(2)])
-                same(torch.cat([part for some in lists for part in some]))
-                first = torch.full((2,), worker + 0.5)
-                calls.broadcast([first], 0, stands_in=True)
-                same(first)
-                other = torch.zeros(1)
-                try:
-                    calls.broadcast([other.fill_(worker)], 1)
-                except PeersLost:
-                    other.fill_(-1)
-                same(other)
-                calls.meet()
-        return Final(b"", 0, Counter(), (), False, (float(seen),), 0)
+                seen = ask_all(calls, turn, seen)
+        return Final(b"", 0, Counter(), (), False, (seen,), 0)
+
+
+SPLITS: list[Split] = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
+
+
+class Splitting(Job):
+    """The same in groups of some workers."""
+
+    def script(self, worker: int) -> Final:
+        """Whatever they return is the same on all of a group."""
+        seen = [0.0] * len(SPLITS)
+        with Rounds() as rounds:
+            whole = Collectives(rounds, self.workers)
+            for turn in range(3):
+                for number, split in enumerate(SPLITS):
+                    part = Part(whole, split, mine(split, worker))
+                    sum_ = torch.tensor([float(worker)])
+                    part.reduce([sum_], "SUM")
+                    bound = part.size * torch.tensor(part.ranks).float()
+                    assert bound.min() <= sum_ <= bound.max()
+                    assert len(whole.alive) < 4 or sum_.item() == sum(part.ranks)
+                    seen[number] = ask_all(part, turn, seen[number])
+        return Final(b"", 0, Counter(), (), False, tuple(seen), 0)
+
+
+def mine(split: Split, worker: int) -> tuple[int, ...]:
+    """The group that this worker is in."""
+    return next(ranks for ranks in split if worker in ranks)
+
+
+def agree_in_groups(result: Result) -> None:
+    """All of a group that came to the end saw the same."""
+    for number, split in enumerate(SPLITS):
+        for ranks in split:
+            seen = {result.finals[one].means[number] for one in ranks if one in result.finals}
+            assert len(seen) <= 1, (split, ranks)
+
+
+def test_all_of_a_group_see_the_same_whoever_dies(tmp_path: Path) -> None:
+    results = simulated.campaign(
+        Splitting(tmp_path / "calm", 4),
+        range(30),
+        lambda events, seed: {"kills": deaths(4, events, seed)},
+        agree_in_groups,
+    )
+    assert any(len(result.finals) == 3 for result in results)
+
+
+class Astray(Job):
+    """Workers that are in groups which are not of one split."""
+
+    def script(self, worker: int) -> Final:
+        """Return nothing."""
+        with Rounds() as rounds:
+            split = SPLITS[worker == 3]
+            Part(Collectives(rounds, self.workers), split, mine(split, worker)).meet()
+        return Final(b"", 0, Counter(), (), False, (), 0)
+
+
+def test_groups_that_do_not_go_together_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"rank \d has called in the group .* in the group"):
+        Astray(tmp_path, 4).run()
 
 
 def agree(result: Result) -> None:
@@ -71,7 +143,7 @@ def agree(result: Result) -> None:
 @pytest.mark.parametrize("workers", [2, 4])
 def test_all_see_the_same_whoever_dies(tmp_path: Path, workers: int) -> None:
     results = simulated.campaign(
-        Calls(tmp_path / "calm", workers),
+        Asking(tmp_path / "calm", workers),
         range(20),
         lambda events, seed: {"kills": deaths(workers, events, seed)},
         agree,
@@ -113,7 +185,7 @@ def test_all_say_that_a_worker_is_lost_or_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", range(0, 1200, 200))
 def test_a_long_campaign(tmp_path: Path, first: int) -> None:
     simulated.campaign(
-        Calls(tmp_path / "calm", 5),
+        Asking(tmp_path / "calm", 5),
         range(first, first + 200),
         lambda events, seed: {"kills": deaths(5, events, seed)},
         agree,

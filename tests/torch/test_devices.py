@@ -25,7 +25,7 @@ from spotmpi.torch import tensors as shared  # noqa: E402
 from tests import fake_cupy as cupy  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import deaths  # noqa: E402
-from tests.torch.test_collectives import Calls, agree  # noqa: E402
+from tests.torch.test_collectives import Asking, agree  # noqa: E402
 from tests.torch.test_distributed_optimizer import O, loss_of, module  # noqa: E402
 
 
@@ -82,7 +82,7 @@ def test_a_module_on_a_device_has_the_bits_of_one_on_the_host(
 @pytest.mark.usefixtures("on_device")
 def test_calls_of_all_workers_go_on_with_tensors_of_a_device(tmp_path: Path) -> None:
     results = simulated.campaign(
-        Calls(tmp_path / "calm", 3),
+        Asking(tmp_path / "calm", 3),
         range(12),
         lambda events, seed: {"kills": deaths(3, events, seed)},
         agree,

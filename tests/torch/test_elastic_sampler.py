@@ -23,9 +23,10 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampl
 import spotmpi.torch  # noqa: E402
 from spotmpi.errors import UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Kill  # noqa: E402
-from spotmpi.torch.collectives import Collectives, Rounds  # noqa: E402
+from spotmpi.torch.collectives import Collectives  # noqa: E402
 from spotmpi.torch.dealing import Deal  # noqa: E402
 from spotmpi.torch.passes import DealtPass  # noqa: E402
+from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import Final, Job, Result  # noqa: E402
 from tests.torch.calls import called_in  # noqa: E402

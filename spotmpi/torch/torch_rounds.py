@@ -1,0 +1,142 @@
+"""The rounds of all workers, as torch scripts need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from spotmpi.errors import Left
+from spotmpi.protocol.plain_values import pack, unpack
+from spotmpi.rounds.once import answer_of, outcome_of
+from spotmpi.rounds.summand import Summand
+from spotmpi.torch.belongings import Belongings
+from spotmpi.torch.dealing import Place
+from spotmpi.torch.kept_script import KeptScript
+from spotmpi.torch.standing import Standing
+from spotmpi.torch.tensors import array_of, stream_of, tensor_of
+from spotmpi.training.group import Group
+from spotmpi.training.model import OwnModel
+from spotmpi.training.participant import turned_away
+from spotmpi.training.script.answers import NoAnswers
+
+__all__ = ["Rounds", "values_of"]
+
+
+class Rounds(Group[Any]):
+    """The rounds of all workers, as tensors need them. A context manager."""
+
+    def __init__(self, belongings: Belongings | None = None) -> None:
+        """``belongings``: what checkpoints keep and newcomers get; None: all that the script trains
+        with."""
+        super().__init__([np.zeros(1, np.float32)])
+        self.standing = Standing()
+        """What newcomers are told."""
+        self.script = KeptScript(belongings or Belongings())
+        """What checkpoints keep."""
+        self._training.registry.keep("torch", self.standing)
+        self._training.registry.keep("torch script", self.script)
+        self._training.position.answers = NoAnswers()
+        self._own = self._training.model.own = OwnModel()
+        self._rested = 0
+        """Steps that were taken when the script was at rest last."""
+
+    def __enter__(self) -> Rounds:
+        super().__enter__()
+        self._rested = self.steps
+        self._own.at_rest = not self.keeps or self.script.found is not None
+        return self
+
+    @property
+    def keeps(self) -> bool:
+        """True if the job keeps checkpoints."""
+        return self._connected("keeps", alone=True).context.settings.checkpoint is not None
+
+    def rest(self) -> None:
+        """Keep what the script trains with if that is due, and stop if all are to: the script is
+        between two steps. Collective if so, which is alike on all. Raises Stopped."""
+        participant, steps = self._connected("rest()", alone=True), self.steps
+        every = participant.context.settings.checkpoint_every
+        due = every is not None and steps // every > self._rested // every
+        if not (due or participant.stopping):
+            return
+        self._rested = steps
+        self._own.at_rest = True
+        try:
+            self.mean(0.0)
+        finally:
+            self._own.at_rest = False
+
+    def arrive(self) -> Place | None:
+        """Note that a resumed script is where its checkpoint was written. Returns its place in the
+        pass that it begins, if not at its beginning."""
+        self._own.at_rest = not self.keeps
+        return self.script.arrive()
+
+    @property
+    def joins(self) -> bool:
+        """True if this worker is a newcomer that has yet to learn."""
+        return self.worker not in self.workers
+
+    @property
+    def taught(self) -> bool:
+        """True if a newcomer learnt with the last call, or was to learn. Alike on all."""
+        return self._connected("taught", alone=True).taught
+
+    def let_in(self) -> None:
+        """Have those learn that come. Collective; on a newcomer it returns when it has learnt what
+        workers know of each other. Raises Left if it cannot."""
+        self.average(self.state)
+        self._rested = self.steps  # also on a newcomer, which must rest when the others do
+
+    def trains(self) -> None:
+        """Tell the launcher that this newcomer trains from now on."""
+        self._connected("trains()", alone=True).context.channel.tell("trains", step=self.steps)
+
+    def turned_away(self, why: str) -> Left:
+        """Return what is raised on a newcomer that cannot take part, and tell the launcher."""
+        channel = self._connected("turned_away()", alone=True).context.channel
+        return turned_away(channel, self.worker, why)
+
+    def from_one_of_all(self, work: Callable[[], bytes]) -> bytes:
+        """Return what ``work`` returns on one worker, which the others wait for. If that is lost,
+        another one does it."""
+
+        def outcome() -> bytes:
+            return outcome_of(work, f"what worker {self.worker} was to give to newcomers")
+
+        said: bytes = answer_of(self._run(self._connected("once()").once(outcome)))
+        return said
+
+    def add_up(
+        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int | None, step: bool
+    ) -> tuple[int, ...]:
+        """Write the mean of all workers' tensors into these, ``times`` this number; None: their
+        sum. They are on one device. ``kind``: the type in which they are summed. ``step``: this
+        stands for a step of the training. Returns the workers that brought something."""
+        step = step and self.script.found is None
+        with stream_of(tensors[0].device):
+            mine = Summand.of([array_of(one.detach().to(kind)) for one in tensors])
+            total, workers = self._run(self._connected("sum()").sum(mine, step))
+            for one, there in zip(tensors, mine.result(total), strict=True):
+                found = tensor_of(there)
+                if times not in (
+                    None,
+                    len(workers),
+                ):  # by no quotient, so that whole numbers stay whole
+                    found = (found * times).div_(len(workers))
+                one.detach().copy_(found)
+        return workers
+
+    def exchange(self, value: Any) -> bytes:
+        """Return each worker's value, by worker, as `values_of` reads it. It is asked for in each
+        run of a script, also in one that is resumed."""
+        said: bytes = self._run(self._connected("gather()").gather(pack(value)))
+        return said
+
+
+def values_of(said: bytes) -> dict[int, Any]:
+    """Return the values that workers have exchanged, by worker."""
+    return {worker: unpack(one) for worker, one in unpack(said).items()}
