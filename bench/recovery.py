@@ -2,7 +2,8 @@
 
 Both sides run in turn on the same machine, with the same workers dying at the same moments:
 
-spotmpi  `training`: the real Trainer (SSGD, momentum) under ``spotmpi run --trace``
+spotmpi  `training`: the real Trainer (SSGD, momentum) under ``spotmpi run --trace``; with
+         ``--ddp`` `torch_training`: a script for DistributedDataParallel
 floor    `floor`: bare ULFM (revoke, shrink, one MPI_Allreduce of the same size)
 
 *total* runs from the death of the first victim, as a pidfd tells it (`deaths`), until the last
@@ -21,7 +22,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from spotmpi.bench.measuring.events import (
     schedule,
     to_text,
 )
+from spotmpi.bench.scripts import gloo
 from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.trace import records as trace
@@ -97,6 +99,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu", action="store_true", help="train CuPy's arrays, on a GPU; the floor has the host's"
     )
+    parser.add_argument(
+        "--ddp", action="store_true", help="train by DistributedDataParallel over spotmpi"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the box plot into FILE")
 
@@ -107,16 +112,24 @@ def main(options: argparse.Namespace) -> int:
         if not file.resolve().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {file.resolve().parent}; make it first")
     if options.hosts:
-        if options.workers or options.params or options.lost or options.plot or options.gpu:
+        if any((options.workers, options.params, options.lost)) or any(
+            (options.plot, options.gpu, options.ddp)
+        ):
             raise UsageError("--hosts goes with --runs, --detect-ms and --json only")
         return hosts.main(options)
     if options.detect_ms is not None:
         raise UsageError("--detect-ms goes with --hosts")
+    if options.ddp and options.gpu:
+        raise UsageError("--ddp trains a module in memory of the host: leave out --gpu")
+    if options.ddp and not gloo.there():
+        raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
     cells = _cells(options)
-    head = machine.describe(options.gpu)
+    head = {**machine.describe(options.gpu), "ddp": options.ddp}
+    library = "cupy" if options.gpu else "numpy"
+    script = ("torch_training.py",) if options.ddp else ("training.py", library)
     measured: Results = {cell: {"spotmpi": [], "floor": []} for cell in cells}
     with temporary_job.ended_by_signals():
-        failures = _measure(measured, options.runs, "cupy" if options.gpu else "numpy")
+        failures = _measure(measured, options.runs, script)
     if options.json:
         results = to_json(head, measured, failures)
         options.json.write_text(json.dumps(results, indent=1) + "\n")
@@ -124,7 +137,7 @@ def main(options: argparse.Namespace) -> int:
         from spotmpi.trace import plots  # matplotlib: nobody else waits for it
 
         plots.draw_boxes(to_json(head, measured, failures), options.plot)
-    print(*_page(head, measured), sep="\n")
+    print(*_page(head, measured, options.ddp), sep="\n")
     return 1 if failures else 0
 
 
@@ -178,8 +191,9 @@ def _fitting(cells: Iterable[Cell]) -> Iterator[Cell]:
             )
 
 
-def _measure(measured: Results, runs: int, library: str) -> list[str]:
-    """Fill ``measured``, cell after cell and side by side, so that both see the same machine."""
+def _measure(measured: Results, runs: int, script: Sequence[str]) -> list[str]:
+    """Fill ``measured``, cell after cell and side by side, so that both see the same machine.
+    ``script``: that of spotmpi's side, and words that it is given beside a job's."""
     failures = []
     jobs = {cell: -(-runs // cell.events) for cell in measured}
     for turn in range(max(jobs.values(), default=0)):
@@ -194,7 +208,7 @@ def _measure(measured: Results, runs: int, library: str) -> list[str]:
                 )
                 begin = time.monotonic()
                 try:
-                    got = _job(side, cell, events, library)
+                    got = _job(side, cell, events, script)
                 except (JobFailed, TraceError) as error:
                     failures.append(f"{name}: {error}")
                     _say(f"FAILED {failures[-1]}")
@@ -205,7 +219,9 @@ def _measure(measured: Results, runs: int, library: str) -> list[str]:
     return failures
 
 
-def _job(side: summary.Side, cell: Cell, events: list[Event], library: str) -> list[Sample]:
+def _job(
+    side: summary.Side, cell: Cell, events: list[Event], script: Sequence[str]
+) -> list[Sample]:
     """One job, one recovery after the other. JobFailed or TraceError; leaves nothing behind."""
     limit = 60 + 2 * cell.workers + 2e-8 * cell.params * cell.workers * cell.steps
     with temporary_job.private_folder(cell.workers) as folder, Deaths(folder) as deaths:
@@ -215,20 +231,21 @@ def _job(side: summary.Side, cell: Cell, events: list[Event], library: str) -> l
             launching.by_mpirun(cell.workers, program, folder, limit)
             records = list(trace.read(folder / "records"))
         else:
-            program = [str(launching.SCRIPTS / "training.py"), *arguments, library]
+            name, *words = script
+            program = [str(launching.SCRIPTS / name), *arguments, *words]
             launching.by_spotmpi(cell.workers, program, folder / "trace", folder, limit)
             records = [*trace.read(folder / "records"), *trace.read(folder / "trace")]
     return recoveries(cell, events, deaths.seen, records)
 
 
-def _page(head: dict[str, Any], measured: Results) -> Iterator[str]:
+def _page(head: dict[str, Any], measured: Results, ddp: bool) -> Iterator[str]:
     yield from summary.table(measured)
     yield "\nWhere the last survivor's time goes, medians in ms (dying: from SIGKILL to death):"
     yield from summary.phases(measured)
     on, versions = head["machine"], head["versions"]
     if "gpu" not in on:  # the targets are those of arrays in the memory of the host
         yield "\nTargets:"
-        for text, holds in summary.targets(measured):
+        for text, holds in (summary.targets_of_ddp if ddp else summary.targets)(measured):
             yield f"  {'holds ' if holds else 'MISSED'}  {text}"
     gpu = f"{on['gpu']}, " if "gpu" in on else ""
     yield (

@@ -8,7 +8,7 @@ from statistics import median
 from spotmpi.bench.measuring.events import Cell, Sample
 from spotmpi.bench.measuring.figures import size
 
-__all__ = ["Measured", "Side", "phases", "table", "targets"]
+__all__ = ["Measured", "Side", "phases", "table", "targets", "targets_of_ddp"]
 
 Side = str
 """``spotmpi`` or ``floor``."""
@@ -20,6 +20,7 @@ _LARGE = 25_600_000
 _CEILING = 300.0
 _RATIO = 1.25
 _LARGE_STALL = 100.0
+_DDP_STALL, _DDP_LARGE_STALL = 50.0, 150.0
 
 
 def table(measured: Measured) -> list[str]:
@@ -84,6 +85,19 @@ def targets(measured: Measured) -> list[tuple[str, bool]]:
                 found.append(
                     (f"{name}: stall {stall:.0f} < {_LARGE_STALL:.0f} ms", stall < _LARGE_STALL)
                 )
+    return found
+
+
+def targets_of_ddp(measured: Measured) -> list[tuple[str, bool]]:
+    """The same for scripts of torch: the longest time beyond a step, from SIGKILL on."""
+    found = []
+    for cell, sides in sorted(measured.items(), key=_order):
+        most = {_SMALL: _DDP_STALL, _LARGE: _DDP_LARGE_STALL}.get(cell.params)
+        if most is not None and sides["spotmpi"]:
+            worst = max(sample.dying + sample.stall for sample in sides["spotmpi"])
+            name = f"{cell.workers} workers, {size(cell.params)} floats, {cell.lost} lost"
+            said = f"{name}: at most {worst:.0f} < {most:.0f} ms beyond a step, from SIGKILL"
+            found.append((said, worst < most))
     return found
 
 

@@ -13,6 +13,7 @@ from spotmpi.protocol.plain_values import NONSENSE, unpack
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place, Samples
 from spotmpi.torch.passes import Passes
+from spotmpi.training.state.finite import OWN_FINITE
 
 __all__ = ["Found", "KeptScript"]
 
@@ -55,7 +56,8 @@ class KeptScript:
         over = None if now is None else now.number
         known: dict[str, Any] = {
             _HOLDS: self.belongings.described,
-            _NUMBERS: np.frombuffer(self.belongings.read(0, self.belongings.size), np.uint8),
+            _NUMBERS: self.belongings.read(0, self.belongings.size),
+            OWN_FINITE: self.belongings.finite,
             _TRAINED: "".join(str(int(one)) for one in self.passes.trained[:over]),
             _MISSED: self.passes.missed,
         }

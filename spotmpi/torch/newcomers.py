@@ -214,7 +214,7 @@ class Entrance:
 
     def _part(self, begin: int, end: int) -> bytes:
         """Return these bytes of the tensors."""
-        return self._known(self._belongings.read(begin, end))
+        return self._known(self._belongings.read(begin, end).tobytes())
 
     def _known(self, what: bytes) -> bytes:
         """Return what is to be given, if this worker knows. Raises PeersLost if nobody does."""

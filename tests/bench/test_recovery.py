@@ -25,11 +25,18 @@ def arguments(*words: str) -> argparse.Namespace:
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("script", [(), ("--ddp",)])
 def test_both_sides_lose_workers_and_recover(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    script: tuple[str, ...],
 ) -> None:
+    if script:
+        pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     file, plot = tmp_path / "recovery.json", tmp_path / "recovery.png"
-    size = ("--workers", "5", "--params", "1000", "--lost", "1", "--runs", "1")
+    size = ("--workers", "5", "--params", "1000", "--lost", "1", "--runs", "1", *script)
     assert recovery.main(arguments(*size, "--json", str(file), "--plot", str(plot))) == 0
     results = json.loads(file.read_text())
     assert results["failures"] == []
@@ -113,6 +120,8 @@ def test_a_training_that_diverges_is_a_sample(tmp_path: Path) -> None:
     [
         (("--workers", "0"), "at least 1"),
         (("--runs", "0"), "at least 1"),
+        (("--ddp", "--gpu"), "in memory of the host"),
+        (("--ddp", "--hosts", "3"), "--hosts goes with"),
         (("--workers", "2", "--lost", "2"), "one must be left"),
         (("--workers", "4", "--json", "/nowhere/x.json"), "no folder /nowhere"),
     ],

@@ -64,3 +64,17 @@ def test_steps_of_pytorch_are_those_measured(table: int, name: str) -> None:
         took.append(cell["times_gloo"][0])
         assert close([shown(one)[0] for one in said], took)
     assert measured == {}, "not on the page"
+
+
+def test_losses_of_pytorch_are_those_measured() -> None:
+    page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
+    measured = {cell["params"]: cell["spotmpi"] for cell in results("recovery-ddp")["cells"]}
+    for floats, *said, beyond in pages.table(page, "What it takes", 4):
+        samples = measured.pop(FLOATS[floats])
+        assert len(samples) == 20
+        totals = [sample["total"] for sample in samples]
+        took = [median(sample["step"] for sample in samples), median(totals), max(totals)]
+        assert close([shown(one)[0] for one in said], took)
+        most = max(sample["dying"] + sample["stall"] for sample in samples)
+        assert beyond.startswith("none") if most <= 0 else close(shown(beyond), [most])
+    assert measured == {}, "not on the page"

@@ -124,7 +124,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_newcomer_has_all_of_it_to_the_bit(made: Any, kind: Any) -> None:
     old, ours = made(3, kind=kind), Belongings()
     ours.look()
-    said = b"".join(ours.read(at, min(at + 10, ours.size)) for at in range(0, ours.size, 10))
+    parts = [ours.read(at, min(at + 10, ours.size)) for at in range(0, ours.size, 10)]
+    assert (np.concatenate(parts) == ours.read(0, ours.size)).all()
+    said = np.concatenate(parts).tobytes()
     new = made(1, kind=kind)
     assert held(new) != held(old)
     theirs = Belongings()

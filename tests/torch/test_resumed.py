@@ -18,6 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
+from spotmpi.arrays.registry import Registry  # noqa: E402
 from spotmpi.errors import CheckpointError, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice  # noqa: E402
 from spotmpi.protocol.plain_values import pack  # noqa: E402
@@ -25,6 +26,7 @@ from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.dealing import Deal, Place  # noqa: E402
 from spotmpi.torch.kept_script import KeptScript  # noqa: E402
+from spotmpi.training.state.finite import Finite  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import unnamed  # noqa: E402
 from tests.simulated import Result  # noqa: E402
@@ -198,6 +200,15 @@ def test_tensors_that_cannot_be_are_refused(made: Any, tensor: tuple[Any, ...]) 
     holds = pack([("Linear", [("weight", ("\0tensor", *tensor)), ("bias", 0)])])
     with pytest.raises(UsageError, match="does not fit"):
         Belongings().take(holds, np.zeros(8, np.uint8))
+
+
+def test_a_checkpoint_says_if_the_model_is_not_finite(made: Any) -> None:  # noqa: F811
+    those, script = made(1), KeptScript(Belongings())
+    finite = Finite(Registry(), "params", refuses=False)
+    assert finite.holds(script.kept())
+    with torch.no_grad():
+        those[0][0].bias[1] = float("nan")
+    assert not finite.holds(script.kept())
 
 
 # Real processes.

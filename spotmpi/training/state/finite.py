@@ -36,6 +36,10 @@ _MODEL, _SPARED = "params", "not_finite/"
 """Name of the model in the registry, and prefix of the arrays' names in what is kept."""
 
 
+OWN_FINITE = "own_model/finite"
+"""Name under which a model that only the script has says that it is finite."""
+
+
 class _Found(NamedTuple):
     """An array that is not finite any more."""
 
@@ -124,7 +128,7 @@ class Finite:
     def holds(self, state: Mapping[str, Any]) -> bool:
         """Return True if the model in a checkpoint's ``state`` is finite, but for what is spared.
         Any thread may call it."""
-        return all(
+        return bool(state.get(OWN_FINITE, True)) and all(
             HOST.kernels.finite(array.reshape(-1))
             for name, array in state.items()
             if name.startswith(f"{_MODEL}/") and name not in self._spared

@@ -144,5 +144,6 @@ def test_targets_are_judged_by_what_was_measured() -> None:
         large: {"spotmpi": [sample(130, 20)], "floor": [sample(150, 10)]},
     }
     assert [holds for _, holds in summary.targets(measured)] == [False, True, True, False]
+    assert [holds for _, holds in summary.targets_of_ddp(measured)] == [False, True]
     assert len(summary.table(measured)) == 2 + 2
     assert len(summary.phases(measured)) == 2 * 2
