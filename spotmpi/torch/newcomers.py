@@ -16,9 +16,9 @@ from spotmpi.torch.torch_rounds import values_of
 __all__ = ["Entrance"]
 
 _UNSEEN = (
-    "--checkpoint needs to see how far the script is, and gradients were summed outside of a pass "
-    "through a DataLoader with DistributedSampler or ElasticSampler: use one of these, or run it "
-    "without --checkpoint and let it keep its own"
+    "--checkpoint needs to see how far the script is, in one pass at a time through a DataLoader "
+    "with DistributedSampler or ElasticSampler, and gradients were summed {}: change that, or run "
+    "it without --checkpoint and let it keep its own"
 )
 
 _AT_ONCE = 1 << 25
@@ -82,6 +82,8 @@ class Entrance:
                 self._rehearsed += 1
                 return False
             self._place = calls.group.arrive()
+            if self._place is not None:
+                return True  # newcomers would begin it at its beginning: they wait for the next one
         if not calls.rehearses:
             if calls.group.keeps and not calls.standing.trained:
                 self._belongings.look()  # that nothing can be kept is said now, and on all
@@ -120,8 +122,11 @@ class Entrance:
         calls.sum_up()
         if calls.rehearses and not calls.standing.trained:
             raise calls.group.turned_away(NO_PASS)
-        if calls.group.keeps and not self.rehearses and calls.passes.now is None:
-            raise UsageError(_UNSEEN)
+        if calls.group.keeps and not self.rehearses:
+            if calls.passes.now is None:
+                raise UsageError(_UNSEEN.format("outside of a pass"))
+            if not calls.passes.goes_through(calls.passes.now):
+                raise UsageError(_UNSEEN.format("while several passes were under way"))
 
     def move(self) -> None:
         """Note that an optimizer has used the gradients."""

@@ -26,6 +26,7 @@ from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.dealing import Deal, Place  # noqa: E402
 from spotmpi.torch.kept_script import KeptScript  # noqa: E402
+from spotmpi.torch.passes import Pass  # noqa: E402
 from spotmpi.training.state.finite import Finite  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import unnamed  # noqa: E402
@@ -33,6 +34,7 @@ from tests.simulated import Result  # noqa: E402
 from tests.torch import stops  # noqa: E402
 from tests.torch.dealt_job import PASSES, SAMPLES, Passes  # noqa: E402
 from tests.torch.test_newcomers import installed, made  # noqa: E402, F401
+from tests.torch.test_process_group import alone  # noqa: E402, F401
 
 HERE = Path(__file__).parent
 
@@ -136,6 +138,20 @@ def test_whoever_dies_or_comes_before_and_after_it_all_hold_the_same(
     )
     agreed(again)
     assert used(stopped, again).keys() == EACH
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_who_comes_while_a_job_is_resumed_joins_at_a_later_pass(
+    tmp_path: Path, calm: Result, seed: int
+) -> None:
+    """It would begin the present one at its beginning, where the others do not."""
+    moment = calm.events // 4 + seed * calm.events // 40
+    first = job(tmp_path, notices=[LeaveNotice(worker, moment) for worker in range(WORKERS)])
+    stopped = first.run()
+    again = resumed(first, arrivals=[Arrival(WORKERS, 1 + seed * calm.events // 60)])
+    agreed(again)
+    assert used(stopped, again).keys() == EACH
+    assert again.finals.keys() >= {*range(WORKERS)}
 
 
 # What a file says.
@@ -281,4 +297,16 @@ def test_a_script_that_cannot_be_seen_through_keeps_none(start: Any, tmp_path: P
     installed()
     running = start("run", "-n", 1, "--checkpoint", "kept", HERE / "stops.py", "none")
     assert running.wait() == 1, running.output
-    assert "gradients were summed outside of a pass" in running.output
+    assert "gradients were summed outside of a pass:" in running.output
+
+
+def test_several_passes_at_a_time_cannot_be_seen_through(
+    alone: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entrance = alone.entrance
+    monkeypatch.setattr(type(entrance.calls.group), "keeps", True)
+    for _ in range(2):
+        entrance.passes.begin(Pass([0], 4), loader=True)
+    with pytest.raises(UsageError, match="while several passes were under way"):
+        entrance.sum_up()
