@@ -56,11 +56,13 @@ class Round:
     levels = True
     """True if all workers' models are equal after the round."""
 
-    adds = 0
-    """Steps that the training has more with the round, by this worker's count."""
-
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
+
+    @property
+    def adds(self) -> int:
+        """The number of steps that are committed with the round, and not counted here before."""
+        return 0
 
     def bring(self) -> None:
         """Make this worker's contribution."""
@@ -274,7 +276,7 @@ class SumRound(Round):
         self.answer: Summed | None = None
 
     @property
-    def adds(self) -> int:  # type: ignore[override]  # an attribute of others
+    def adds(self) -> int:
         """One step with the second round, if the sum stands for one."""
         return int(self._step is not None and self.memory.payload is not None)
 

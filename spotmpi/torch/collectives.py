@@ -66,6 +66,14 @@ class Calls:
         """Return on all what ``value`` returns on the worker of this rank, and that rank. Raises
         PeersLost if it is lost. ``stands_in``: if rank 0 is lost, the first worker that lives takes
         its place. ``asked``: what for, in short."""
+        if not 0 <= source < self.size:
+            raise UsageError(f"there is no rank {source} among {self.size} workers")
+        return self._given(source, value, stands_in and source == 0, asked)
+
+    def _given(
+        self, source: int, value: Callable[[], Any], stands_in: bool, asked: str
+    ) -> tuple[Any, int]:
+        """Return what `from_one` does. ``stands_in``: rank 0 gives it, and others may."""
         raise NotImplementedError
 
     def _add_up(
@@ -217,17 +225,10 @@ class Collectives(Calls):
         self.passes.sum_up(self.alive, self.standing.taken)
         self.standing.answers.sums += 1
 
-    def from_one(
-        self,
-        source: int,
-        value: Callable[[], Any],
-        stands_in: bool = False,
-        asked: str = "a value",
+    def _given(
+        self, source: int, value: Callable[[], Any], stands_in: bool, asked: str
     ) -> tuple[Any, int]:
-        """Return on all what ``value`` returns on the worker of this rank, and that rank."""
-        if not 0 <= source < self.size:
-            raise UsageError(f"there is no rank {source} among {self.size} workers")
-        stands_in = stands_in and source == 0
+        """Return what one worker gives, and its rank."""
         if self.rehearses:
             found = self.exchange(None, f"{asked} from {source}")
             return (value() if found.get(source) is None else found[source]), source

@@ -20,6 +20,7 @@ _UNSEEN = (
     "with DistributedSampler or ElasticSampler, and gradients were summed {}: change that, or run "
     "it without --checkpoint and let it keep its own"
 )
+"""Why a script is refused with --checkpoint; it names where gradients were summed."""
 
 _AT_ONCE = 1 << 25
 """Bytes of the model that are given at once: as much memory is needed for them on all workers."""

@@ -23,6 +23,7 @@ __all__ = ["CALLS", "Peers", "asked_in", "is_alike"]
 _BETWEEN = (
     *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
     *("spotmpi.torch", "spotmpi.torch_calls", "torch.overrides", "torch.utils._device"),
+    *("torch.distributed._functional_collectives", "torch._ops", "torch._library"),
 )
 """Modules between a script's call and this one."""
 _ALIKE = (

@@ -62,19 +62,13 @@ class Part(Calls):
                 mine[rank] = said
         return mine
 
-    def from_one(
-        self,
-        source: int,
-        value: Callable[[], Any],
-        stands_in: bool = False,
-        asked: str = "a value",
+    def _given(
+        self, source: int, value: Callable[[], Any], stands_in: bool, asked: str
     ) -> tuple[Any, int]:
-        """Return on all what ``value`` returns on the worker of this rank, and that rank."""
-        if not 0 <= source < self.size:
-            raise UsageError(f"there is no rank {source} among {self.size} workers")
-        stands_in = stands_in and source == 0
+        """Return what one worker gives, and its rank."""
         # In one call, whoever is lost: the other groups may have lost nobody.
-        mine = value() if self.rank == source or stands_in else None
+        gives = self.rank == source or stands_in or self._whole.rehearses
+        mine = value() if gives else None
         found = self.exchange(mine, f"{asked} from {self.ranks[source]}")
         if source not in found:
             if not stands_in:

@@ -169,9 +169,8 @@ class Passes:
     def goes_through(self, one: Pass | None) -> bool:
         """Return True if this is the only one through a loader that is under way. None: there is
         none."""
-        return [there for there in self._those if there.number is not None] == [one] * (
-            one is not None
-        )
+        under_way = [there for there in self._those if there.number is not None]
+        return under_way == ([] if one is None else [one])
 
     @property
     def missed(self) -> int:

@@ -496,7 +496,7 @@ _NO_PAIRS = (
 
 
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
-"""Modules that have parts of the parameters on each worker."""
+"""Modules of torch that leave each worker with a part of the parameters which no other one has."""
 
 _NOBODY = "nobody"
 """Stands for a module's name where a thread of C++ has made the call."""

@@ -116,7 +116,7 @@ class Rounds(Group[Any]):
         """Write the mean of all workers' tensors into these, ``times`` this number; None: their
         sum. They are on one device. ``kind``: the type in which they are summed. ``step``: this
         stands for a step of the training. Returns the workers that brought something."""
-        step = step and self.script.found is None
+        step = step and self.script.found is None  # what is rehearsed was counted before
         with stream_of(tensors[0].device):
             mine = Summand.of([array_of(one.detach().to(kind)) for one in tensors])
             total, workers = self._run(self._connected("sum()").sum(mine, step))

@@ -222,7 +222,10 @@ def _replicas(told: _Told) -> str:
     compared = replay.check_replicas(told.records)
     digests = sum(record.get("digest") is not None for record in told.steps)
     if not digests:
-        raise _Untold("the script has the model, and moves it by itself: it was not compared")
+        raise _Untold(
+            "no step has a digest of the model: where the script moves it by itself, as with "
+            "DistributedDataParallel, spotmpi does not compare it"
+        )
     undigested = [r for r in told.of("recovered") if r.get("digest") is None]
     if undigested:
         raise TraceError(

@@ -181,6 +181,20 @@ def test_all_say_that_a_worker_is_lost_or_none(tmp_path: Path) -> None:
     assert seen[1.0] > 10 < seen[-1.0]
 
 
+def test_a_newcomer_that_rehearses_gives_itself_what_a_group_would(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    with Rounds() as rounds:
+        whole = Collectives(rounds, 1)
+        whole.rehearses, whole.standing.size = True, 2
+        whole.standing.trained[:] = [True]
+        part, there = Part(whole, [(0, 1)], (0, 1)), torch.tensor([5.0])
+        part.broadcast([there], 1)
+        assert there.tolist() == [5]
+        whole.rehearses = False
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("first", range(0, 1200, 200))
 def test_a_long_campaign(tmp_path: Path, first: int) -> None:

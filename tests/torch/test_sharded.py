@@ -41,16 +41,18 @@ def test_the_other_replica_goes_on(start: Any, death: str, left: str) -> None:  
 
 
 @pytest.mark.parametrize(
-    ("dimensions", "deaths", "lost"), [(1, "1@5", 1), (1, "0~5", 0), (2, "1@5,2@5", "[12]")]
+    ("dimensions", "deaths", "lost"),
+    [(1, "1@5", 1), (1, "0~5", 0), (1, "1~11", 1), (2, "1@5,2@5", "[12]")],
 )
-@pytest.mark.first("1-1@5-1")
+@pytest.mark.first("1-1~11-1")
 def test_a_part_that_nobody_else_has_is_named(
     start: Any,  # noqa: F811
     dimensions: int,
     deaths: str,
     lost: object,
 ) -> None:
-    """In place of it there would be another one's, and the model would be rubbish."""
+    """In place of it there would be another one's, and the model would be rubbish. After the last
+    step, too, when the script asks for the whole parameters."""
     installed()
     running = start("run", "-n", 2 + 2 * (dimensions == 2), SCRIPT, dimensions, deaths)
     assert running.wait() == 1, running.output

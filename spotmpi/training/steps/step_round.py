@@ -48,7 +48,7 @@ class StepRound(Round):
         """The generation among whose members its parts start."""
 
     @property
-    def adds(self) -> int:  # type: ignore[override]  # an attribute of others
+    def adds(self) -> int:
         """Steps of the turn that are not counted yet."""
         return self._training.progress.adds
 
