@@ -10,7 +10,7 @@ wait for it. The first call imports CuPy, unless the script has imported it befo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
@@ -362,9 +362,17 @@ def _rounded(like: Array, *scalars: float) -> list[Any]:
 def _table(like: Array, pieces: Sequence[Array]) -> Array:
     """Return where each of the pieces starts, and then where each of them lies; on the device."""
     starts = np.cumsum([0, *(piece.size for piece in pieces[:-1])])
-    rows = [starts, [piece.data.ptr for piece in pieces]]
-    with like.device:
-        return _cupy().asarray(np.array(rows, "uint64").ravel())
+    rows = np.array([starts, [piece.data.ptr for piece in pieces]], "uint64")
+    stream = _cupy().cuda.get_current_stream()
+    return _uploaded(rows.tobytes(), like.device.id, stream.ptr)
+
+
+@lru_cache(maxsize=64)
+def _uploaded(words: bytes, device: int, stream: int) -> Array:
+    """Return these words on the device: a script mostly gives the same tensors again. Each stream
+    has its own, which are there before what it does next, and are freed behind it."""
+    with _cupy().cuda.Device(device):
+        return _cupy().asarray(np.frombuffer(words, "uint64"))
 
 
 def _seen(wire: Array, size: int, form: str) -> tuple[Array, Array]:

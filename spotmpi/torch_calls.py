@@ -6,10 +6,17 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["MADE", "OBJECT_CALLS", "note_what_is_made", "put", "replace_object_calls"]
+__all__ = [
+    "MADE",
+    "OBJECT_CALLS",
+    "note_what_is_made",
+    "put",
+    "replace_object_calls",
+    "tell_of_groups",
+]
 
 MADE: list[weakref.ref[Any]] = []
 """What the script trains with, in the order in which it was made: since `note_what_is_made`."""
@@ -47,6 +54,23 @@ def _asking_group(usual: Callable[..., None]) -> Callable[..., None]:
 
     setattr(call, _ASKS, True)
     return call
+
+
+def tell_of_groups(tell: Callable[[Sequence[int]], None]) -> None:
+    """Call ``tell`` with the ranks of each group of some workers that a script makes. Torch makes a
+    group only on its own workers; the others have to know of it, too. Local."""
+    usual = sys.modules["torch.distributed"].new_group
+    known = inspect.signature(usual)
+
+    @functools.wraps(usual)
+    def new_group(*given: Any, **named: Any) -> Any:
+        arguments = known.bind(*given, **named).arguments
+        ranks = arguments.get("ranks")
+        if ranks is not None and not arguments.get("use_local_synchronization"):
+            tell(ranks if arguments.get("sort_ranks") is False else sorted(ranks))
+        return usual(*given, **named)
+
+    put("new_group", new_group)
 
 
 def note_what_is_made() -> None:

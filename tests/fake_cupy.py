@@ -9,6 +9,7 @@ that is freed is rubbish at once, for those that have opened it, too.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import mmap
 import os
@@ -34,6 +35,7 @@ _RUBBISH = 0xFF
 """Bytes of it; four or eight of them are NaN."""
 
 _DEVICE = threading.RLock()
+_HANDLES = itertools.count(1)
 """One thread at a time has the device."""
 
 _current = threading.local()
@@ -59,6 +61,9 @@ class Stream:
         self._work: deque[Callable[[], None]] = deque()
         self._given = self._done = 0
         self._before: list[Stream] = []
+        self.ptr = next(_HANDLES)
+        """Its handle. No other stream gets it, so that what was given to one never counts as done
+        in another one."""
 
     def __enter__(self) -> Stream:
         self._before.append(get_current_stream())
@@ -292,7 +297,8 @@ def _alloc_pinned_memory(size: int) -> _Pinned:
 
 
 def _pinned_at(address: int, size: int) -> None:
-    if not any(at <= address and address + size <= at + its for at, its in [*_PINNED.items()]):
+    pinned = _PINNED.copy()  # which other threads, and the collector, may change
+    if not any(at <= address and address + size <= at + its for at, its in pinned.items()):
         raise AssertionError("copies beside the worker need pinned memory of the host")
 
 
@@ -342,6 +348,8 @@ class ndarray:  # noqa: N801 -- CuPy's name for it
 
     def __del__(self) -> None:
         # A pool gives memory to others in the order of its stream.
+        if get_current_stream is None:
+            return  # the interpreter ends
         kept, stream = self._is, get_current_stream()
         if stream.waits:
             stream.put(lambda: kept.shape and None)
@@ -515,7 +523,7 @@ def installed() -> Iterator[None]:
     try:
         yield
     finally:
-        for forgets in (gpu._kernel, gpu._module):
+        for forgets in (gpu._kernel, gpu._module, gpu._uploaded):
             forgets.cache_clear()
         if before is None:
             del sys.modules["cupy"]

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import spotmpi.torch
 from spotmpi.bench.measuring import turns
-from spotmpi.torch.process_group import BACKEND, register
+from spotmpi.torch.process_group import BACKEND, WorkerGroup, register
 
 _LAYERS, _BATCH, _RATE = 8, 8, 1e-5
 _BLOCK, _MOST = 0.3, 50
@@ -104,7 +104,10 @@ def by_ddp(ours: Side, place: dict[str, Any]) -> Iterator[Meeting]:
         return dict(enumerate(found))
 
     ours.module = DistributedDataParallel(ours.module)
-    yield Meeting(ours.step, gather, dist.new_group(backend="gloo"))
+    gloo = dist.new_group(backend="gloo")
+    if isinstance(gloo, WorkerGroup):
+        raise SystemExit("gloo's group is spotmpi's: there would be nothing to compare with")
+    yield Meeting(ours.step, gather, gloo)
 
 
 def main(file: Path, count: int, params: int, device: str, way: str) -> None:

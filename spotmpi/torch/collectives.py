@@ -253,11 +253,11 @@ class Collectives(Calls):
             self.standing.heard(self.group.add_up(tensors, kind, times, step))
 
     def total(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, step: bool
+        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, step: bool, about: str
     ) -> tuple[int, ...]:
-        """Write the sum of all workers' tensors into these. Return the ranks of those that have a
-        part in it."""
-        workers = self.group.add_up(tensors, kind, None, step)
+        """Write the sum of all workers' tensors into these. ``about``: says what is summed, alike
+        on all. Return the ranks of those that have a part in it."""
+        workers = self.group.add_up(tensors, kind, None, step, about)
         self.standing.heard(workers)
         return self.standing.alive
 

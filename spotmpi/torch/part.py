@@ -89,7 +89,7 @@ class Part(Calls):
         rows = flat.new_zeros((len(self._split), flat.numel()))
         mine = rows[self._split.index(self.ranks)]
         mine.copy_(flat)
-        there = self._whole.total([rows], kind, step)
+        there = self._whole.total([rows], kind, step, f"groups {self._split}")
         many = len({*self.ranks}.intersection(there))
         if times != many:
             mine.mul_(times).div_(many)

@@ -25,7 +25,7 @@ from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.part import Part, Split
 from spotmpi.torch.passes import follow_loaders
 from spotmpi.torch.torch_rounds import Rounds
-from spotmpi.torch_calls import note_what_is_made, replace_object_calls
+from spotmpi.torch_calls import note_what_is_made, replace_object_calls, tell_of_groups
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
 
@@ -59,6 +59,7 @@ def register() -> None:
     if BACKEND.upper() not in dist.Backend.__dict__:
         dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
         replace_object_calls()
+        tell_of_groups(_note)
         note_what_is_made()
         follow_loaders(_entrance)
 
@@ -88,6 +89,12 @@ def _entrance() -> Entrance | None:
     return group and group.entrance
 
 
+def _note(ranks: Sequence[int]) -> None:
+    """Note that all workers make a group of these."""
+    if (group := the_group()) is not None:
+        group.note(ranks)
+
+
 def _made(how: Any, _options: Any = None) -> WorkerGroup | None:
     """Make a process group, as torch asks its backends to."""
     world = how.group_size
@@ -95,7 +102,7 @@ def _made(how: Any, _options: Any = None) -> WorkerGroup | None:
     if not dist.is_initialized():
         calls = Collectives(Rounds().__enter__(), world)
         return WorkerGroup(Entrance(calls), calls, ends=True)
-    return _the_one().new_group(ranks)
+    return _the_one().part(ranks)
 
 
 class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
@@ -273,28 +280,28 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
                 flush=True,
             )
 
-    def new_group(
-        self,
-        ranks: Sequence[int],
-        timeout: Any = None,
-        pg_options: Any = None,
-        group_name: str = "",
-        group_desc: str | None = None,
-    ) -> WorkerGroup | None:
-        """Return a group of the workers of these ranks; None: this one is none of them. Local."""
-        whole, those = self.entrance.calls, tuple(ranks)
-        calls: Calls = whole
-        if those != tuple(range(whole.size)):
+    def note(self, ranks: Sequence[int]) -> None:
+        """Note that all workers make a group of these. Local."""
+        those = tuple(ranks)
+        if those != tuple(range(self.size())):
             if not self._splits or any({*those}.intersection(one) for one in self._splits[-1]):
                 self._splits.append([])
             self._splits[-1].append(those)
-            if whole.rank not in those:
-                return None
-            calls = Part(whole, self._splits[-1], those)
-        made = WorkerGroup(self.entrance, calls)
-        made._set_group_name(group_name)
-        made._set_group_desc(group_desc or "")
-        return made
+
+    def part(self, ranks: Sequence[int]) -> WorkerGroup:
+        """Return the group of these workers, of which this one is one. Local. Raises UsageError if
+        it was not noted."""
+        whole, those = self.entrance.calls, tuple(ranks)
+        if those == tuple(range(whole.size)):
+            return WorkerGroup(self.entrance, whole)
+        for split in reversed(self._splits):
+            if those in split:
+                return WorkerGroup(self.entrance, Part(whole, split, those))
+        raise UsageError(
+            f"torch makes a group of the ranks {list(those)}, of which not all workers know: make "
+            "groups by torch.distributed.new_group() on all workers, without "
+            "use_local_synchronization"
+        )
 
     def _keep_shards(self) -> None:
         """Do nothing unless a worker of this group is lost, and torch has asked for what each of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from spotmpi.training.script.answers import NoAnswers
 
 __all__ = ["Rounds", "values_of"]
 
+_MOST_KNOWN = 16
+
 
 class Rounds(Group[Any]):
     """The rounds of all workers, as tensors need them. A context manager."""
@@ -40,6 +42,8 @@ class Rounds(Group[Any]):
         self._training.registry.keep("torch script", self.script)
         self._training.position.answers = NoAnswers()
         self._own = self._training.model.own = OwnModel()
+        self._last: dict[Hashable, Summand] = {}
+        """How arrays were summed, by what is summed and their shapes."""
         self._rested = 0
         """Steps that were taken when the script was at rest last."""
 
@@ -111,16 +115,23 @@ class Rounds(Group[Any]):
         return said
 
     def add_up(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int | None, step: bool
+        self,
+        tensors: Sequence[torch.Tensor],
+        kind: torch.dtype,
+        times: int | None,
+        step: bool,
+        about: str = "tensors",
     ) -> tuple[int, ...]:
         """Write the mean of all workers' tensors into these, ``times`` this number; None: their
         sum. They are on one device. ``kind``: the type in which they are summed. ``step``: this
-        stands for a step of the training. Returns the workers that brought something."""
+        stands for a step of the training. ``about``: says what is summed, alike on all. Returns the
+        workers that brought something."""
         step = step and self.script.found is None  # what is rehearsed was counted before
         with stream_of(tensors[0].device):
-            mine = Summand.of([array_of(one.detach().to(kind)) for one in tensors])
+            arrays = [array_of(one.detach().to(kind)) for one in tensors]
+            mine = self._summand({about: arrays}, (about, kind, *(one.shape for one in tensors)))
             total, workers = self._run(self._connected("sum()").sum(mine, step))
-            for one, there in zip(tensors, mine.result(total), strict=True):
+            for one, there in zip(tensors, mine.result(total)[about], strict=True):
                 found = tensor_of(there)
                 if times not in (
                     None,
@@ -129,6 +140,15 @@ class Rounds(Group[Any]):
                     found = (found * times).div_(len(workers))
                 one.detach().copy_(found)
         return workers
+
+    def _summand(self, tree: Any, known_by: Hashable) -> Summand:
+        """Return what these arrays bring: a script mostly sums arrays of the same shapes again."""
+        last = self._last.get(known_by)
+        if last is None or not last.backend.owns(next(iter(tree.values()))[0]):
+            if len(self._last) == _MOST_KNOWN:
+                self._last.clear()
+            last = self._last[known_by] = Summand.of(tree)._replace(tree=None)
+        return last._replace(tree=tree)
 
     def exchange(self, value: Any) -> bytes:
         """Return each worker's value, by worker, as `values_of` reads it. It is asked for in each

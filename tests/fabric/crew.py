@@ -240,9 +240,18 @@ def expected(workers: Sequence[Worker], number: int) -> list[Any]:
 
 
 def at_once(workers: Sequence[Worker], what: Callable[[Worker], Any]) -> list[Any]:
-    """Each in a thread of its own."""
+    """Each in a thread of its own. If one fails, the others wait for it no longer."""
+
+    def attempt(worker: Worker) -> Any:
+        try:
+            return what(worker)
+        except BaseException:
+            for other in workers:
+                other.broken.set()
+            raise
+
     with ThreadPoolExecutor(len(workers)) as pool:
-        return [future.result(LIMIT) for future in [pool.submit(what, one) for one in workers]]
+        return [future.result(LIMIT) for future in [pool.submit(attempt, one) for one in workers]]
 
 
 def meet(workers: Sequence[Worker]) -> None:

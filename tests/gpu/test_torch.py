@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 
 from spotmpi.arrays.backend import DEVICE  # noqa: E402
 from spotmpi.torch import DistributedOptimizer  # noqa: E402
+from tests.launch.conftest import start  # noqa: E402, F401
 from tests.torch.conftest import no_caches  # noqa: E402, F401
 from tests.torch.test_distributed_optimizer import (  # noqa: E402
     OPTIMIZERS,
@@ -22,8 +23,11 @@ from tests.torch.test_distributed_optimizer import (  # noqa: E402
     module,
     train_both,
 )
+from tests.torch.test_newcomers import check_newcomers  # noqa: E402
 from tests.torch.test_process_group import check_calls, check_ddp  # noqa: E402
 from tests.torch.test_real import check_killed  # noqa: E402
+from tests.torch.test_resumed import check_resumed  # noqa: E402
+from tests.torch.test_sharded import check_lost_part, check_replicas  # noqa: E402
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     **OPTIMIZERS,
@@ -84,3 +88,31 @@ def test_each_call_of_torch_distributed_completes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("deaths", ["", "1@0,3@1", "0@20,2@50", "3@127"])
 def test_ddp_goes_on_without_those_killed(tmp_path: Path, deaths: str) -> None:
     check_ddp(tmp_path, "cuda", deaths)
+
+
+@pytest.mark.parametrize(("deaths", "sampler"), [("2@1", "torch"), ("0@1", "elastic")])
+def test_newcomers_of_ddp_hold_what_all_hold(
+    start: Any,  # noqa: F811
+    tmp_path: Path,
+    deaths: str,
+    sampler: str,
+) -> None:
+    check_newcomers(start, tmp_path, "cuda", deaths, sampler)
+
+
+@pytest.mark.parametrize("sampler", ["torch", "elastic"])
+def test_ddp_goes_on_from_a_checkpoint_within_a_pass(
+    start: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: str,
+) -> None:
+    check_resumed(start, monkeypatch, "cuda", sampler)
+
+
+@pytest.mark.parametrize(("death", "left"), [("3@5", "01"), ("0@5", "23"), ("", "0123")])
+def test_another_replica_of_fsdp_goes_on(start: Any, death: str, left: str) -> None:  # noqa: F811
+    check_replicas(start, "cuda", death, left)
+
+
+def test_a_lost_part_of_fsdp_is_named(start: Any) -> None:  # noqa: F811
+    check_lost_part(start, "cuda", 1, "1@5", 1)

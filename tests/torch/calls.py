@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import warnings
@@ -136,11 +137,14 @@ def check(rank: int, standing: list[int]) -> None:
     assert again.item() == standing[rank // 2 * 2]
     refused: list[Callable[[], Any]] = [lambda: dist.send(torch.ones(1), (rank + 1) % SIZE)]
     refused.append(lambda: dist.broadcast_object_list([1], src=7))
+    if rank < 3:  # torch does not ask others at all
+        local = {"use_local_synchronization": True}
+        refused.append(lambda: dist.new_group([0, 1, 2], **local))
     for call in refused:
         try:
             call()
         except UsageError as error:
-            assert "spotmpi has" in str(error) or "no rank 7" in str(error)  # noqa: PT017
+            assert re.search("spotmpi has|no rank 7|not all workers know", str(error))  # noqa: PT017
         else:
             raise AssertionError("not refused")
 

@@ -1,6 +1,6 @@
 """A script for `test_resumed`: DistributedDataParallel, as it is written for torchrun, with more to
-it than the model. ``stops.py SAMPLER``: it goes through its data some times; ``none``: without a
-loader. Each worker writes which batches it has used; at its end it says what it holds.
+it than the model. ``stops.py DEVICE SAMPLER``: it goes through its data some times; ``none``:
+without a loader. Each worker writes which batches it has used; at its end it says what it holds.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ SAMPLES = 600
 
 def main() -> None:
     """Train, and say what came of it."""
-    how = sys.argv[1]
+    _, device, how = sys.argv
     torch.set_num_threads(1)
     torch.manual_seed(3)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo" if device == "cpu" else "nccl")
     rank = dist.get_rank()
     layers = torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()
-    module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3))
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3)).to(device)
     model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.002)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], 0.9)
-    scaler = torch.amp.GradScaler("cpu", 16.0, growth_interval=70)
+    scaler = torch.amp.GradScaler(device, 16.0, growth_interval=70)
     generator = torch.Generator().manual_seed(5)
-    x = torch.randn(SAMPLES, 20, generator=generator)
+    x = torch.randn(SAMPLES, 20, generator=generator).to(device)
     y = x[:, :3].argmax(1)
     told = Path(f"used-{rank}-{os.getpid()}").open("w")  # noqa: SIM115 - to the end
     sampler = SAMPLERS[how.replace("none", "torch")](x, seed=5)

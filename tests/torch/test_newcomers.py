@@ -246,10 +246,7 @@ def test_newcomers_hold_what_all_hold(
     deaths: str,
     sampler: str,
 ) -> None:
-    installed()
-    running = start("run", "-n", 4, "--replace", HERE / "joins.py", "cpu", deaths, sampler)
-    wait_for(running, range(4, 4 + deaths.count(",") + 1))
-    check_joined(running, tmp_path, sampler)
+    check_newcomers(start, tmp_path, "cpu", deaths, sampler)
 
 
 @pytest.mark.matrix
@@ -277,6 +274,14 @@ def test_workers_die_and_come_at_any_time(start: Any, tmp_path: Path, seed: int)
         if those:
             os.kill(draw.choice(those), signal.SIGKILL)
     check_joined(running, tmp_path, "elastic")
+
+
+def check_newcomers(start: Any, folder: Path, device: str, deaths: str, sampler: str) -> None:  # noqa: F811
+    """Have workers of a job on this device die, and others come in their place."""
+    installed()
+    running = start("run", "-n", 4, "--replace", HERE / "joins.py", device, deaths, sampler)
+    wait_for(running, range(4, 4 + deaths.count(",") + 1))
+    check_joined(running, folder, sampler)
 
 
 def wait_for(running: Running, newcomers: Iterable[int]) -> None:

@@ -238,9 +238,18 @@ def test_it_goes_on_within_a_pass(
     monkeypatch: pytest.MonkeyPatch,
     sampler: str,
 ) -> None:
+    check_resumed(start, monkeypatch, "cpu", sampler)
+
+
+def check_resumed(
+    start: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    sampler: str,
+) -> None:
     """A job that was stopped within a pass comes to the same as one that was not, to the bit."""
     installed()
-    script = HERE / "stops.py", sampler
+    script = HERE / "stops.py", device, sampler
     whole = start("run", "-n", 2, *script)
     assert whole.wait() == 0, whole.output
     how = "run", "-n", 2, "--checkpoint", "kept"
@@ -274,12 +283,12 @@ def test_it_goes_on_with_others_when_all_are_lost(
     installed()
     how = "--checkpoint", "kept", "--checkpoint-every", 15
     monkeypatch.setenv("SLOW", "1")
-    first = start("run", "-n", 3, *how, HERE / "stops.py", sampler)
+    first = start("run", "-n", 3, *how, HERE / "stops.py", "cpu", sampler)
     first.until("AT 2 15")
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     monkeypatch.delenv("SLOW")
-    again = start("run", "-n", workers, *how, "--resume", HERE / "stops.py", sampler)
+    again = start("run", "-n", workers, *how, "--resume", HERE / "stops.py", "cpu", sampler)
     assert again.wait() == 0, again.output
     finals = re.findall(r"FINAL \d (\w+)", again.output)
     assert len(finals) == workers
@@ -295,7 +304,7 @@ def test_it_goes_on_with_others_when_all_are_lost(
 
 def test_a_script_that_cannot_be_seen_through_keeps_none(start: Any, tmp_path: Path) -> None:  # noqa: F811
     installed()
-    running = start("run", "-n", 1, "--checkpoint", "kept", HERE / "stops.py", "none")
+    running = start("run", "-n", 1, "--checkpoint", "kept", HERE / "stops.py", "cpu", "none")
     assert running.wait() == 1, running.output
     assert "gradients were summed outside of a pass:" in running.output
 

@@ -1,8 +1,9 @@
 """Sums on the device, among workers of one host that can open each other's memory there.
 
 Each adds up its slice of all contributions, in the order of the members, into its own result. Then
-it copies the other slices from the others' results. So what a worker needs after a death lies in
-its own memory: CUDA leaves undefined what becomes of memory that a dead process has shared.
+it copies the other slices from the others' results. Of a small array each adds up the whole, and
+copies nothing. So what a worker needs after a death lies in its own memory: CUDA leaves undefined
+what becomes of memory that a dead process has shared.
 
 All meet after each reading of others' memory, and nobody goes on unless all have come. After a
 meeting a worker knows that all others were alive when it came, so after it had read. Otherwise it
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spotmpi.arrays.backend import DEVICE, Buffer
+from spotmpi.arrays.word_view import WORDS_OF
 from spotmpi.fabric.planes.device_memory import HANDLE, DeviceMemory, Opened
 from spotmpi.fabric.planes.plane import Arena, Handle, Part, Shape
 from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
@@ -30,6 +32,11 @@ _LOG = logging.getLogger(__name__)
 
 _ENOUGH = 1024
 """Elements of an array that workers of a host always sum in shared memory."""
+
+
+_WHOLE = 64 << 20
+"""Bytes of all contributions to an array, up to which each worker adds up the whole of it. Beyond
+that, reading takes longer than waiting for each other once more."""
 
 
 class HostTalk:
@@ -196,7 +203,8 @@ class DeviceSums:
             self.talk.catch_up()
             return
         self._meet(stream)
-        for part in parts:
+        cut_up = [part for part in parts if not self._is_small(part)]
+        for part in cut_up:
             for place, (_, other) in enumerate(arena.others):
                 if place == self._node.neighbours.place:
                     continue
@@ -206,7 +214,8 @@ class DeviceSums:
                 into = part.result[theirs]
                 if into.size:
                     into.data.copy_from_device_async(its.data, into.nbytes, stream)
-        self._meet(stream)
+        if cut_up:
+            self._meet(stream)
 
     def _meet(self, stream: Any) -> None:
         """Return when all members' devices have done their work, and all members are alive."""
@@ -220,8 +229,16 @@ class DeviceSums:
 
             cupy.cuda.get_current_stream().synchronize()
 
+    def _is_small(self, part: Part) -> bool:
+        """Return True if each worker adds up the whole of this array."""
+        dtype, (size,) = DEVICE.describe(part.result)
+        return 4 * WORDS_OF[dtype] * size * len(self._node.neighbours.present) <= _WHOLE
+
     def _slice(self, part: Part, place: int) -> slice:
+        """Return what the worker of this place adds up."""
         _, (size,) = DEVICE.describe(part.result)
+        if self._is_small(part):
+            return slice(0, size)
         return cut(size, place, len(self._node.neighbours.present))
 
     @staticmethod
