@@ -36,6 +36,8 @@ class Post:
         self.news = threading.Condition()
         self.sent = 0
         """Messages so far."""
+        self.breaks: tuple[int, Sequence[threading.Event]] = (0, ())
+        """When so many have been sent, these happen."""
         self._said: list[Any] = []
         self._barrier = threading.Barrier(workers)
 
@@ -68,6 +70,10 @@ class Threads(Line):
         with self.post.news:
             self.post.boxes.setdefault((self.me, to, ring), deque()).append(what.copy())
             self.post.sent += 1
+            until, events = self.post.breaks
+            if self.post.sent >= until:
+                for event in events:
+                    event.set()
             self.bytes += what.nbytes
             self.post.news.notify_all()
         self._last += 1

@@ -205,32 +205,13 @@ def sent(workers: list[Worker]) -> int:
 
 
 def break_off(workers: list[Worker], which: int, after: int) -> None:
-    """This one is lost in the middle of a round, when so many messages have been sent."""
+    """This one is lost in the middle of a round, when so many messages have been sent. Nobody gets
+    a message after that."""
     post = workers[0].post
     assert post is not None
-    until = sent(workers) + after
-    victim = workers[which]
-    alive = [worker for worker in workers if worker is not victim]
-
-    def part(worker: Worker) -> bool:
-        if worker is not victim:
-            return lost(worker)
-        line = victim.line
-        assert line is not None
-
-        def check_out() -> list[int]:
-            if post.sent >= until:
-                for one in workers:
-                    one.broken.set()
-            return type(line).through(line)
-
-        line.through = check_out  # type: ignore[method-assign]
-        return lost(worker)
-
-    assert all(at_once(workers, part))
-    post.boxes.clear()
-    post.workers = len(alive)
-    post.__init__(len(alive))  # type: ignore[misc]
+    post.breaks = sent(workers) + after, [worker.broken for worker in workers]
+    assert all(at_once(workers, lost))
+    post.__init__(len(workers) - 1)  # type: ignore[misc]
     lose(workers, which)
 
 
