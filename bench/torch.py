@@ -1,8 +1,8 @@
 """``spotmpi bench torch``: what a step of a PyTorch script takes, beside gloo's DDP and none.
 
 The same script three times: without any communication, with `DistributedOptimizer` or
-`DistributedDataParallel` over spotmpi, and with `DistributedDataParallel` over gloo. Blocks of
-steps take turns inside one job.
+`DistributedDataParallel` over spotmpi, and with `DistributedDataParallel` over gloo; and, where
+torchft is installed, with that. Blocks of steps take turns inside one job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from spotmpi.bench.measuring import figures, launching
 from spotmpi.bench.measuring.figures import Aim, Estimate
 from spotmpi.bench.measuring.report import Report
-from spotmpi.bench.scripts import gloo
+from spotmpi.bench.scripts import gloo, with_torchft
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 
@@ -29,9 +29,9 @@ _OF_GLOO, _AT_LARGE, _LARGE = 1.0, 0.6, 25_000_000
 """A step takes at most so many times that of gloo's DDP, and with so many parameters fewer."""
 _LIMIT, _SLOWEST = 90.0, 4e-7
 """Seconds of a job, and so many more for each parameter of each worker and turn."""
-_COPIES = 18
+_COPIES, _OF_PEER = 18, 6
 """Of the parameters' size, that each worker has: three modules with gradients and the two moments
-of AdamW, what DDP and spotmpi send, and what a backward pass makes."""
+of AdamW, what DDP and spotmpi send, and what a backward pass makes; and torchft's."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Measured:
     workers: int
     params: int
     sides: Mapping[str, Sequence[float]]
-    """``alone``, ``spotmpi`` and ``gloo``."""
+    """``alone``, ``spotmpi``, ``gloo`` and, where it is installed, ``torchft``."""
 
     @property
     def of_gloo(self) -> Estimate:
@@ -60,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
         "Measure what a step of a PyTorch script takes: by itself, with spotmpi, and with "
-        "DistributedDataParallel over gloo. The optimizer is AdamW. Needs torch."
+        "DistributedDataParallel over gloo. The optimizer is AdamW. Needs torch. Where torchft is "
+        "installed, it is measured, too, but not with --gpu."
     )
     parser.epilog = (
         "example: spotmpi bench torch --workers 2 4 --params 1000000\n\nAbout 8 minutes."
@@ -88,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
     if options.gpu and not gloo.sees_devices():
         raise UsageError("--gpu: torch finds no GPU here")
     report = Report("torch", options.json, gpu=options.gpu, by=options.by)
-    print("workers  floats |    alone   spotmpi  gloo, ms | times gloo's (95 % interval)")
+    print("workers  floats | ms: alone   spotmpi      gloo, torchft | times gloo's (95 % interval)")
     with temporary_job.ended_by_signals():
         for workers, params, job in report.with_room(options.workers, options.params, needed):
             with report.measuring(job):
@@ -99,12 +100,12 @@ def main(options: argparse.Namespace) -> int:
 
 def needed(workers: int, params: int) -> int:
     """Bytes of memory for such a job: of the host, or of the GPU's, which mostly is larger."""
-    return 4 * _COPIES * params * workers
+    return 4 * (_COPIES + _OF_PEER * with_torchft.there()) * params * workers
 
 
 def lines(found: Measured) -> Iterator[object]:
     """A row, and whether the aim is reached."""
-    ms = [f"{1e3 * median(found.sides[side]):9.2f}" for side in ("alone", "spotmpi", "gloo")]
+    ms = [f"{1e3 * median(times):9.2f}" for times in found.sides.values()]
     of = f"{found.workers:7} {figures.size(found.params):>7}"
     yield f"{of} |{' '.join(ms)} | {found.of_gloo.say()}"
     yield found.aim
@@ -113,7 +114,10 @@ def lines(found: Measured) -> Iterator[object]:
 def to_json(found: Measured) -> dict[str, Any]:
     """All times, in the values of JSON."""
     times = {f"{side}_s": seconds for side, seconds in found.sides.items()}
-    return {"workers": found.workers, "params": found.params, "times_gloo": found.of_gloo, **times}
+    known = {"workers": found.workers, "params": found.params, "times_gloo": found.of_gloo}
+    if "torchft" in found.sides:
+        known["times_torchft"] = figures.times(found.sides, "spotmpi", "torchft")
+    return {**known, **times}
 
 
 def _measure(workers: int, params: int, options: argparse.Namespace) -> Measured:

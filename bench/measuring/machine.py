@@ -18,7 +18,7 @@ from spotmpi.launch.start.installation import search
 
 __all__ = ["busy", "describe", "free_memory"]
 
-_PACKAGES = ("mpi4py", "numpy", "numba", "cupy-cuda12x", "cupy-cuda13x", "torch")
+_PACKAGES = ("mpi4py", "numpy", "numba", "cupy-cuda12x", "cupy-cuda13x", "torch", "torchft")
 """Those that are installed are named."""
 
 

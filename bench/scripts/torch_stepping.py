@@ -6,7 +6,9 @@ trains a module of so many float32 by AdamW, always on one batch of its own:
 - ``alone``: without any communication;
 - ``spotmpi``: by `DistributedOptimizer`, if the way is ``optimizer`` or ``overlap``; by
   `DistributedDataParallel` over spotmpi, if it is ``ddp``;
-- ``gloo``: by `DistributedDataParallel` over gloo.
+- ``gloo``: by `DistributedDataParallel` over gloo;
+- ``torchft``: by torchft over gloo, each worker a replica; where it is installed and the module in
+  memory of the host.
 
 The first worker writes FILE: of each side the seconds of a step, turn by turn.
 """
@@ -29,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import spotmpi.torch
 from spotmpi.bench.measuring import turns
+from spotmpi.bench.scripts import with_torchft
 from spotmpi.torch.process_group import BACKEND, WorkerGroup, register
 
 _LAYERS, _BATCH, _RATE = 8, 8, 1e-5
@@ -68,8 +71,8 @@ class Side:
         self.optimizer.step()
 
 
-Numbers = Callable[[float], Mapping[int, float]]
-"""Returns a number of each worker. Collective."""
+Values = Callable[[Any], Mapping[int, Any]]
+"""Returns a value of each worker. Collective."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Meeting:
 
     step: Callable[[], None]
     """A step with spotmpi."""
-    gather: Numbers
+    gather: Values
     gloo: Any
     """The process group of gloo; None: torch's default one."""
 
@@ -98,7 +101,7 @@ def by_ddp(ours: Side, place: dict[str, Any]) -> Iterator[Meeting]:
     register()
     dist.init_process_group(BACKEND, **place)
 
-    def gather(mine: float) -> Mapping[int, float]:
+    def gather(mine: Any) -> Mapping[int, Any]:
         found: list[Any] = [None] * place["world_size"]
         dist.all_gather_object(found, mine)
         return dict(enumerate(found))
@@ -113,7 +116,9 @@ def by_ddp(ours: Side, place: dict[str, Any]) -> Iterator[Meeting]:
 def main(file: Path, count: int, params: int, device: str, way: str) -> None:
     """One worker of the job, to its end."""
     torch.set_num_threads(1)
-    alone, ours, theirs = (Side(params, device) for _ in range(3))
+    peers = ["torchft"] if with_torchft.there() and device == "cpu" else []
+    trained = {name: Side(params, device) for name in ("alone", "spotmpi", "gloo", *peers)}
+    ours, theirs = trained["spotmpi"], trained["gloo"]
     rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{what}"]) for what in ("RANK", "SIZE"))
     place = {"rank": rank, "world_size": size, "init_method": f"file://{file}.gloo"}
     overlap = way == "overlap"
@@ -122,7 +127,7 @@ def main(file: Path, count: int, params: int, device: str, way: str) -> None:
         # Only now: spotmpi has initialised MPI as it needs it.
         from spotmpi.fabric.mpi.calls import MPI
 
-        for side in (alone, ours, theirs):
+        for side in trained.values():
             side.draw(rank)
         theirs.module = DistributedDataParallel(theirs.module, process_group=meeting.gloo)
 
@@ -134,19 +139,23 @@ def main(file: Path, count: int, params: int, device: str, way: str) -> None:
 
             return run
 
-        sides = {"alone": alone.step, "spotmpi": meeting.step, "gloo": theirs.step}
+        sides = {name: side.step for name, side in trained.items()}
+        sides["spotmpi"] = meeting.step
+        for name in peers:
+            sides[name] = with_torchft.steps_of(trained[name], rank, size, meeting.gather)
         clock = turns.together(MPI.COMM_WORLD)
         timed = {name: finished(side) for name, side in sides.items()}
         found = turns.compare(clock, count, timed, _BLOCK, _MOST)
-        for name, side in (("spotmpi", ours), ("gloo", theirs)):
-            check(side, meeting.gather, name)
+        for name, side in trained.items():
+            if name != "alone":
+                check(side, meeting.gather, name)
         if rank == 0:
             file.write_text(json.dumps(found), encoding="utf-8")
         MPI.COMM_WORLD.Barrier()
         os._exit(0)
 
 
-def check(side: Side, gather: Numbers, name: str) -> None:
+def check(side: Side, gather: Values, name: str) -> None:
     """End the process unless this module is the same on all workers and has moved. Collective."""
     flat = torch.cat([param.detach().reshape(-1) for param in side.module.parameters()])
     seen = [*gather(float(flat.double().sum())).values()]

@@ -53,7 +53,7 @@ def loss_of(model: torch.nn.Module, text: torch.Tensor, starts: torch.Tensor) ->
     return torch.nn.functional.cross_entropy(odds.flatten(0, 1), pieces[:, 1:].flatten())
 
 
-def main(epochs: int) -> None:
+def main(epochs: int, seed: int) -> None:
     """Train, and say how good the model is."""
     torch.set_num_threads(1)
     gpu = torch.cuda.is_available()
@@ -67,10 +67,10 @@ def main(epochs: int) -> None:
     known = torch.tensor([number[letter] for letter in text], device=device)
     train, test = known[: -len(known) // 10], known[-len(known) // 10 :]
     starts = range(0, len(train) - LENGTH, LENGTH)
-    sampler: DistributedSampler[int] = DistributedSampler(starts)
+    sampler: DistributedSampler[int] = DistributedSampler(starts, seed=seed)
     loader = DataLoader(starts, BATCH, sampler=sampler)
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = DistributedDataParallel(Model(len(letters)).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     for epoch in range(epochs):
@@ -93,4 +93,6 @@ def main(epochs: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Train a language model of letters.")
     parser.add_argument("--epochs", type=int, default=3)
-    main(parser.parse_args().epochs)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    main(given.epochs, given.seed)

@@ -26,6 +26,27 @@ import spotmpi.torch
 SAMPLERS = {"elastic": spotmpi.torch.ElasticSampler, "torch": DistributedSampler}
 
 
+SEED, RATE = 100, 0.003
+
+
+def made() -> torch.nn.Module:
+    """Return the module, as torch's random numbers make it."""
+    layers = torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()
+    return torch.nn.Sequential(*layers, torch.nn.Linear(64, 3))
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all samples, and what they are."""
+    x = torch.randn(2048, 20, generator=torch.Generator().manual_seed(5))
+    return x, x[:, :3].argmax(1)
+
+
+def digest(module: torch.nn.Module) -> int:
+    """Return a number for the module's parameters."""
+    held = b"".join(one.detach().cpu().numpy().tobytes() for one in module.parameters())
+    return zlib.crc32(held)
+
+
 def end() -> None:
     """Kill this worker."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -41,18 +62,15 @@ def main() -> None:
         if sign and one == os.environ["RANK"] and not dead.exists():
             threading.Timer(float(at), lambda dead=dead: (dead.touch(), end())).start()
     torch.set_num_threads(1)
-    torch.manual_seed(os.getpid())  # DDP begins with the first worker's parameters all the same
+    torch.manual_seed(SEED + int(os.environ["RANK"]))  # DDP begins with the first worker's
     dist.init_process_group("gloo" if device == "cpu" else "nccl")
     rank, size = dist.get_rank(), dist.get_world_size()
     assert os.environ["LOCAL_RANK"] == os.environ["RANK"] == str(rank)
-    layers = torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()
-    module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3)).to(device)
+    module = made().to(device)
     model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.002)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
-    generator = torch.Generator().manual_seed(5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     told = open(f"used-{rank}", "w")  # noqa: SIM115 - to the end
-    x = torch.randn(2048, 20, generator=generator).to(device)
-    y = x[:, :3].argmax(1)
+    x, y = (one.to(device) for one in data())
     step = 0
 
     def die(_grad: torch.Tensor) -> None:
@@ -82,8 +100,7 @@ def main() -> None:
     module.eval()
     with torch.no_grad():
         accuracy = (module(x).argmax(1) == y).float().mean().item()
-    held = b"".join(one.detach().cpu().numpy().tobytes() for one in module.parameters())
-    print(f"FINAL {rank} {zlib.crc32(held):08x} {accuracy:.3f} {step}", flush=True)
+    print(f"FINAL {rank} {digest(module):08x} {accuracy:.3f} {step}", flush=True)
     if rank % 2:
         dist.destroy_process_group()  # the others leave with the script
 

@@ -31,6 +31,7 @@ from spotmpi.torch_autoload import autoload  # noqa: E402
 from tests.launch.asking import folder_of  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import Running  # noqa: E402
+from tests.torch import ddp  # noqa: E402
 from tests.torch.test_distributed_optimizer import O, differ, loss_of, module  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -307,17 +308,43 @@ def check_ddp(folder: Path, device: str, deaths: str, sampler: str = "torch") ->
     assert "~" in deaths or not ended & dead, running.output  # a timer may be too late
     assert len({model for _, model, *_ in finals}) == 1, running.output
     assert all(float(accuracy) > 0.8 for *_, accuracy, _ in finals), running.output
-    check_samples(folder, sorted(ended), sampler, running.output)
-
-
-def check_samples(folder: Path, ended: list[str], sampler: str, output: str) -> None:
-    """Each of 2,048 samples was used in each of four passes, or is said to be lost."""
     told = {
         int(path.name.partition("-")[2]): [*map(json.loads, path.read_text().splitlines())]
         for path in folder.glob("used-?")
     }
-    sums = told[int(ended[0])][1::2]
+    sums = told[int(min(ended))][1::2]
     assert all(told[int(rank)][1::2] == sums for rank in ended)
+    check_samples(told, sums, sampler, running.output)
+    if device == "cpu" and "~" not in deaths:
+        assert finals[0][1] == f"{replayed(told, sums):08x}"
+
+
+def replayed(told: dict[int, list[Any]], sums: list[list[int]]) -> int:
+    """Do the training in this process, by torch alone: each step with the mean of the gradients of
+    those who had a part in it. Return what the module is known by."""
+    torch.manual_seed(ddp.SEED)
+    module = ddp.made()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=ddp.RATE)
+    x, y = ddp.data()
+    for number, there in enumerate(sums):
+        total = [torch.zeros_like(one) for one in module.parameters()]
+        for rank in there:
+            _, batch = told[rank][2 * number]
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+            for one, param in zip(total, module.parameters(), strict=True):
+                one.add_(param.grad / 4)
+        for one, param in zip(total, module.parameters(), strict=True):
+            param.grad = one if len(there) == 4 else (one * 4).div_(len(there))
+        optimizer.step()
+    return ddp.digest(module)
+
+
+def check_samples(
+    told: dict[int, list[Any]], sums: list[list[int]], sampler: str, output: str
+) -> None:
+    """Each of 2,048 samples was used in each of four passes, or is said to be lost. ``told``: what
+    each worker has told; ``sums``: who had a part in each step."""
     used: Counter[tuple[int, int]] = Counter()
     for number, there in enumerate(sums):
         for rank in there:
