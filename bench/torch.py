@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +30,7 @@ _OF_GLOO, _AT_LARGE, _LARGE = 1.0, 0.6, 25_000_000
 """A step takes at most so many times that of gloo's DDP, and with so many parameters fewer."""
 _LIMIT, _SLOWEST = 90.0, 4e-7
 """Seconds of a job, and so many more for each parameter of each worker and turn."""
-_COPIES, _OF_PEER = 18, 6
+_COPIES, _OF_TORCHFT = 18, 6
 """Of the parameters' size, that each worker has: three modules with gradients and the two moments
 of AdamW, what DDP and spotmpi send, and what a backward pass makes; and torchft's."""
 
@@ -89,25 +90,30 @@ def main(options: argparse.Namespace) -> int:
     if options.gpu and not gloo.sees_devices():
         raise UsageError("--gpu: torch finds no GPU here")
     report = Report("torch", options.json, gpu=options.gpu, by=options.by)
-    print("workers  floats | ms: alone   spotmpi      gloo, torchft | times gloo's (95 % interval)")
+    torchft = with_torchft.is_measured(options.gpu)
+    names = ("alone", "spotmpi", "gloo", *["torchft"] * torchft)
+    columns = " ".join(f"{name:>9}" for name in names)
+    print(f"workers  floats |{columns}, ms | times gloo's (95 % interval)")
+    room = partial(needed, torchft)
     with temporary_job.ended_by_signals():
-        for workers, params, job in report.with_room(options.workers, options.params, needed):
+        for workers, params, job in report.with_room(options.workers, options.params, room):
             with report.measuring(job):
                 found = _measure(workers, params, options)
                 report.add(to_json(found), lines(found))
     return report.close()
 
 
-def needed(workers: int, params: int) -> int:
-    """Bytes of memory for such a job: of the host, or of the GPU's, which mostly is larger."""
-    return 4 * (_COPIES + _OF_PEER * with_torchft.there()) * params * workers
+def needed(torchft: bool, workers: int, params: int) -> int:
+    """Bytes of memory for such a job: of the host, or of the GPU's, which mostly is larger.
+    ``torchft``: True if it is measured."""
+    return 4 * (_COPIES + _OF_TORCHFT * torchft) * params * workers
 
 
 def lines(found: Measured) -> Iterator[object]:
     """A row, and whether the aim is reached."""
     ms = [f"{1e3 * median(times):9.2f}" for times in found.sides.values()]
     of = f"{found.workers:7} {figures.size(found.params):>7}"
-    yield f"{of} |{' '.join(ms)} | {found.of_gloo.say()}"
+    yield f"{of} |{' '.join(ms)}     | {found.of_gloo.say()}"
     yield found.aim
 
 

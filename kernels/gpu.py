@@ -369,8 +369,8 @@ def _table(like: Array, pieces: Sequence[Array]) -> Array:
 
 @lru_cache(maxsize=64)
 def _uploaded(words: bytes, device: int, stream: int) -> Array:
-    """Return these words on the device: a script mostly gives the same tensors again. Each stream
-    has its own, which are there before what it does next, and are freed behind it."""
+    """Return these words on the device. They are kept, as a script mostly gives the same tensors
+    again; for each stream, as only there they are written before a kernel reads them."""
     with _cupy().cuda.Device(device):
         return _cupy().asarray(np.frombuffer(words, "uint64"))
 

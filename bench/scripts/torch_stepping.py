@@ -116,7 +116,7 @@ def by_ddp(ours: Side, place: dict[str, Any]) -> Iterator[Meeting]:
 def main(file: Path, count: int, params: int, device: str, way: str) -> None:
     """One worker of the job, to its end."""
     torch.set_num_threads(1)
-    peers = ["torchft"] if with_torchft.there() and device == "cpu" else []
+    peers = ["torchft"] if with_torchft.is_measured(device == "cuda") else []
     trained = {name: Side(params, device) for name in ("alone", "spotmpi", "gloo", *peers)}
     ours, theirs = trained["spotmpi"], trained["gloo"]
     rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{what}"]) for what in ("RANK", "SIZE"))

@@ -1,4 +1,7 @@
-"""torchft, to compare with, where it is installed: each worker is a replica of one, over gloo."""
+"""torchft, to compare with, where it is installed: each worker is a replica of one, over gloo.
+
+It listens on all addresses of the host, as torchft does, until the process ends.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,22 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["steps_of", "there"]
+__all__ = ["is_measured", "steps_of"]
 
 _HOST = "localhost"
 _LIMIT = timedelta(seconds=60)
 """Torchft's own default, of its calls and of quorums."""
 
 
-def there() -> bool:
-    """Return True if torchft can be imported."""
-    return find_spec("torchft") is not None
+def is_measured(on_gpu: bool) -> bool:
+    """Return True if torchft is installed, and modules are in memory of the host."""
+    return not on_gpu and find_spec("torchft") is not None
 
 
 def steps_of(
     side: Any, rank: int, size: int, gather: Callable[[Any], Mapping[int, Any]]
 ) -> Callable[[], None]:
-    """Wrap the module and the optimizer of a side, as torchft's first page says; return a step of
+    """Wrap the module and the optimizer of a side, as torchft's README says; return a step of
     it. Collective. ``gather``: returns each worker's value."""
     # By name: it is no dependency, and type checkers may not have it.
     torchft: Any = import_module("torchft")

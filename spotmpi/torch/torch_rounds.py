@@ -25,6 +25,7 @@ from spotmpi.training.script.answers import NoAnswers
 __all__ = ["Rounds", "values_of"]
 
 _MOST_KNOWN = 16
+"""Most sums whose arrays' layout is kept."""
 
 
 class Rounds(Group[Any]):
@@ -42,8 +43,8 @@ class Rounds(Group[Any]):
         self._training.registry.keep("torch script", self.script)
         self._training.position.answers = NoAnswers()
         self._own = self._training.model.own = OwnModel()
-        self._last: dict[Hashable, Summand] = {}
-        """How arrays were summed, by what is summed and their shapes."""
+        self._known: dict[Hashable, Summand] = {}
+        """Earlier sums without their arrays: how these lie in the flat array."""
         self._rested = 0
         """Steps that were taken when the script was at rest last."""
 
@@ -129,7 +130,8 @@ class Rounds(Group[Any]):
         step = step and self.script.found is None  # what is rehearsed was counted before
         with stream_of(tensors[0].device):
             arrays = [array_of(one.detach().to(kind)) for one in tensors]
-            mine = self._summand({about: arrays}, (about, kind, *(one.shape for one in tensors)))
+            shapes = [one.shape for one in tensors]
+            mine = self._summand({about: arrays}, (about, kind, tensors[0].device, *shapes))
             total, workers = self._run(self._connected("sum()").sum(mine, step))
             for one, there in zip(tensors, mine.result(total)[about], strict=True):
                 found = tensor_of(there)
@@ -142,13 +144,14 @@ class Rounds(Group[Any]):
         return workers
 
     def _summand(self, tree: Any, known_by: Hashable) -> Summand:
-        """Return what these arrays bring: a script mostly sums arrays of the same shapes again."""
-        last = self._last.get(known_by)
-        if last is None or not last.backend.owns(next(iter(tree.values()))[0]):
-            if len(self._last) == _MOST_KNOWN:
-                self._last.clear()
-            last = self._last[known_by] = Summand.of(tree)._replace(tree=None)
-        return last._replace(tree=tree)
+        """Return what these arrays bring. ``known_by``: says their names, type, place and shapes,
+        which a script mostly sums again."""
+        known = self._known.get(known_by)
+        if known is None:
+            if len(self._known) == _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[known_by] = Summand.of(tree)._replace(tree=None)
+        return known._replace(tree=tree)
 
     def exchange(self, value: Any) -> bytes:
         """Return each worker's value, by worker, as `values_of` reads it. It is asked for in each

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
-from spotmpi.errors import PeersLost, UsageError  # noqa: E402
+from spotmpi.errors import PeersLost, ReplicaMismatch, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Kill  # noqa: E402
 from spotmpi.torch.collectives import Calls, Collectives  # noqa: E402
 from spotmpi.torch.part import Part, Split  # noqa: E402
@@ -133,6 +133,22 @@ class Astray(Job):
 def test_groups_that_do_not_go_together_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"rank \d has called in the group .* in the group"):
         Astray(tmp_path, 4).run()
+
+
+class Unaware(Job):
+    """Workers that know of no group but their own."""
+
+    def script(self, worker: int) -> Final:
+        """Return nothing."""
+        with Rounds() as rounds:
+            own = mine(SPLITS[0], worker)
+            Part(Collectives(rounds, self.workers), [own], own).reduce([torch.ones(1)], "SUM")
+        return Final(b"", 0, Counter(), (), False, (), 0)
+
+
+def test_groups_that_not_all_know_of_do_not_take_each_other_s_sums(tmp_path: Path) -> None:
+    with pytest.raises(ReplicaMismatch, match="summed different arrays"):
+        Unaware(tmp_path, 4).run()
 
 
 def agree(result: Result) -> None:

@@ -35,8 +35,8 @@ _ENOUGH = 1024
 
 
 _WHOLE = 64 << 20
-"""Bytes of all contributions to an array, up to which each worker adds up the whole of it. Beyond
-that, reading takes longer than waiting for each other once more."""
+"""Bytes of all contributions to an array, up to which each worker adds up the whole of it. On one
+device that pays up to eight times as many; devices that read over a link pay for each byte."""
 
 
 class HostTalk:
@@ -203,8 +203,8 @@ class DeviceSums:
             self.talk.catch_up()
             return
         self._meet(stream)
-        cut_up = [part for part in parts if not self._is_small(part)]
-        for part in cut_up:
+        sliced = [part for part in parts if not self._is_small(part)]
+        for part in sliced:
             for place, (_, other) in enumerate(arena.others):
                 if place == self._node.neighbours.place:
                     continue
@@ -214,7 +214,7 @@ class DeviceSums:
                 into = part.result[theirs]
                 if into.size:
                     into.data.copy_from_device_async(its.data, into.nbytes, stream)
-        if cut_up:
+        if sliced:
             self._meet(stream)
 
     def _meet(self, stream: Any) -> None:
