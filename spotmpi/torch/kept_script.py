@@ -51,7 +51,7 @@ class KeptScript:
         """Return what a checkpoint keeps, by name. Raises UsageError if that cannot be."""
         if self.found is not None:
             return self.found.kept
-        self.belongings.look()
+        self.belongings.look(len(self.passes.trained))
         now = self.passes.now
         over = None if now is None else now.number
         known: dict[str, Any] = {

@@ -32,7 +32,7 @@ class Numbers(Belongings):
         super().__init__()
         self.model = torch.full((3,), float(worker), dtype=torch.float64)
 
-    def look(self) -> None:
+    def look(self, when: int | None = None) -> None:
         """Give the model."""
         self._tensors, self._text = [self.model], pack("model")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -21,6 +22,7 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 
 from spotmpi.errors import Left, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
+from spotmpi.protocol.plain_values import pack  # noqa: E402
 from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.first_answers import FirstAnswers  # noqa: E402
@@ -156,6 +158,41 @@ def test_what_does_not_fit_is_refused(made: Any) -> None:
     belongings.MADE[:0] = [weakref.ref(other)]
     with pytest.raises(UsageError, match="its Sequential has other parameters or buffers"):
         others[1].check(kept[1].described)
+
+
+def test_what_a_script_has_left_is_freed_once_a_pass(made: Any) -> None:
+    """And whenever a newcomer asks."""
+    made(1)[:] = []
+    ours = Belongings()
+
+    def leave() -> None:
+        module = torch.nn.Linear(1, 1)
+        module.itself = [module]  # so that only the collector of garbage can free it
+        belongings.MADE.append(weakref.ref(module))
+
+    def seen(when: int | None) -> bool:
+        ours.look(when)
+        return b"Linear" in ours.described
+
+    gc.disable()
+    try:
+        leave()
+        assert not seen(0)
+        left = torch.nn.Linear(1, 1)
+        left.itself = [left]
+        belongings.MADE.append(weakref.ref(left))
+        assert seen(0)
+        del left
+        assert seen(0)
+        assert not seen(1)
+        leave()
+        assert not seen(1)  # something was made
+        leave()
+        assert not seen(None)
+        leave()
+        ours.check(pack([]))
+    finally:
+        gc.enable()
 
 
 def test_what_a_script_makes_is_noted(alone: Any) -> None:  # noqa: F811
