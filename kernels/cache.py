@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numba
 from numba.core.registry import cpu_target
+from numba.core.runtime.nrt import rtsys
 
 __all__ = ["Loops", "compiled"]
 
@@ -38,7 +39,7 @@ def compiled(loops: Loops) -> SimpleNamespace:
     try:
         jitted = _jitted(loops, cache=True)
         folder = Path(next(iter(jitted)).stats.cache_path)
-        with _first_compiles(folder, _identity(loops)), _without_scipy():
+        with _first_compiles(folder, _identity(loops)), _without_scipy(), _all_else_later():
             return _namespace(jitted)
     except Exception as error:  # noqa: BLE001 -- no folder, full, unreadable, garbled: all the same
         warnings.warn(
@@ -99,6 +100,32 @@ def _without_scipy() -> Iterator[None]:
         yield
     finally:
         del sys.modules[_BLAS]
+
+
+_LOADS = "load_overload"
+"""Numba's method that takes a function from the cache."""
+
+
+@contextmanager
+def _all_else_later() -> Iterator[None]:
+    """Keep Numba from setting up all that it can compile, which it does with the first function
+    that it loads. Loaded code needs none of that, and it takes each worker 0.3 s of computing.
+
+    What is compiled, in the block or later, finds it set up.
+    """
+    context = cpu_target.target_context
+
+    def refresh() -> None:
+        if sys._getframe(1).f_code.co_name == _LOADS:
+            rtsys.initialize(context)  # the memory that loops ask for
+        else:
+            type(context).refresh(context)
+
+    context.refresh = refresh
+    try:
+        yield
+    finally:
+        context.__dict__.pop("refresh", None)  # unless another thread has
 
 
 def _identity(loops: Loops) -> str:

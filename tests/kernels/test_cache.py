@@ -36,6 +36,8 @@ if __name__ == "__main__":
             assert x.tolist() == [2, 2, 2] and code.count(x) == 3
     for warning in caught:
         print(warning.category.__name__, warning.message)
+    if "numba.np.npyimpl" in sys.modules:
+        print("could compile")
 """
 
 KERNELS = """
@@ -69,6 +71,15 @@ def product(a):
 
 assert product(np.eye(2)).tolist() == np.eye(2).tolist()
 assert "scipy.linalg.cython_blas" in sys.modules
+"""
+
+AT_A_TIME = """
+from concurrent.futures import ThreadPoolExecutor
+from spotmpi.kernels import cpu, moving
+
+with ThreadPoolExecutor() as threads:
+    for done in [threads.submit(load, "float32") for load in (cpu.warm, moving.warm)]:
+        done.result()
 """
 
 
@@ -105,6 +116,7 @@ def filled(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache") / "not" / "made" / "yet"
     output = finish(start(tiny, environment(NUMBA_CACHE_DIR=str(folder))))
     assert output.count("data saved") == 4
+    assert "could compile" in output
     return folder
 
 
@@ -119,6 +131,7 @@ def test_what_one_process_compiled_the_next_only_loads(tiny: Path, filled: Path)
     assert output.count("data saved") == 0
     assert output.count("data loaded") == 4
     assert "Warning" not in output
+    assert "could compile" not in output  # which takes long to set up
 
 
 def test_of_many_first_processes_one_compiles_and_the_others_wait(
@@ -172,3 +185,8 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tiny: Path, spoilt: Path) -
 def test_kernels_do_without_scipy_and_others_have_it() -> None:
     pytest.importorskip("scipy", reason="no SciPy: python -m pip install scipy")
     subprocess.run([sys.executable, "-c", DO_WITHOUT], check=True, timeout=TIMEOUT, cwd=ROOT)
+
+
+def test_two_threads_load_at_a_time() -> None:
+    script = [sys.executable, "-W", "error::RuntimeWarning", "-c", AT_A_TIME]
+    subprocess.run(script, check=True, timeout=TIMEOUT, cwd=ROOT)
