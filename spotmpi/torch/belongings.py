@@ -76,11 +76,13 @@ class Belongings:
         return found
 
     @property
-    def finite(self) -> bool:
-        """True if no parameter holds NaN or infinity."""
-        modules = [one for one in _those() if isinstance(one, torch.nn.Module)]
-        params = [param for module in modules for param in module.parameters()]
-        return all(bool(torch.isfinite(param).all()) for param in params)
+    def broken(self) -> str | None:
+        """The first trained parameter that holds NaN or infinity; None: there is none."""
+        for module in _those():
+            for name, param in _params_by_name(module):
+                if param.requires_grad and not bool(torch.isfinite(param).all()):
+                    return f"parameter {name.removeprefix('module.')}"
+        return None
 
     def check(self, described: bytes) -> None:
         """Raise UsageError unless this script has what another worker has described, beside
@@ -167,6 +169,10 @@ def _those() -> list[Any]:
     """Return what the script trains with, and what of it is left and not yet freed."""
     found = {id(one): one for ref in MADE if (one := ref()) is not None}
     return [*found.values()]
+
+
+def _params_by_name(one: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    return one.named_parameters() if isinstance(one, torch.nn.Module) else iter(())
 
 
 def _held(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ from spotmpi.protocol.plain_values import NONSENSE, unpack
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place, Samples
 from spotmpi.torch.passes import Passes
+from spotmpi.training.model import OwnModel
 from spotmpi.training.state.finite import OWN_FINITE
 
 __all__ = ["Found", "KeptScript"]
@@ -34,10 +35,11 @@ class Found(NamedTuple):
     """The place in the pass that was under way; None: there was none."""
 
 
-class KeptScript:
-    """Plain values that survive (`arrays.registry.Values`), in checkpoints. Newcomers get them in
-    another way. A resumed script goes through the passes that were over once more, with one batch
-    of each. Until it is where the checkpoint was written, the same is kept again."""
+class KeptScript(OwnModel):
+    """What the script trains with, as plain values that survive (`arrays.registry.Values`), in
+    checkpoints. Newcomers get them in another way. A resumed script goes through the passes that
+    were over once more, with one batch of each. Until it is where the checkpoint was written, the
+    same is kept again."""
 
     def __init__(self, belongings: Belongings) -> None:
         """``belongings``: all that the script trains with."""
@@ -52,12 +54,13 @@ class KeptScript:
         if self.found is not None:
             return self.found.kept
         self.belongings.look(len(self.passes.trained))
+        self.broken = self.belongings.broken
         now = self.passes.now
         over = None if now is None else now.number
         known: dict[str, Any] = {
             _HOLDS: self.belongings.described,
             _NUMBERS: self.belongings.read(0, self.belongings.size),
-            OWN_FINITE: self.belongings.finite,
+            OWN_FINITE: self.broken is None,
             _TRAINED: "".join(str(int(one)) for one in self.passes.trained[:over]),
             _MISSED: self.passes.missed,
         }

@@ -18,7 +18,6 @@ from spotmpi.torch.kept_script import KeptScript
 from spotmpi.torch.standing import Standing
 from spotmpi.torch.tensors import array_of, stream_of, tensor_of
 from spotmpi.training.group import Group
-from spotmpi.training.model import OwnModel
 from spotmpi.training.participant import turned_away
 from spotmpi.training.script.answers import NoAnswers
 
@@ -42,7 +41,7 @@ class Rounds(Group[Any]):
         self._training.registry.keep("torch", self.standing)
         self._training.registry.keep("torch script", self.script)
         self._training.position.answers = NoAnswers()
-        self._own = self._training.model.own = OwnModel()
+        self._training.model.own = self.script
         self._known: dict[Hashable, Summand] = {}
         """Earlier sums without their arrays: how these lie in the flat array."""
         self._rested = 0
@@ -51,7 +50,7 @@ class Rounds(Group[Any]):
     def __enter__(self) -> Rounds:
         super().__enter__()
         self._rested = self.steps
-        self._own.at_rest = not self.keeps or self.script.found is not None
+        self.script.at_rest = not self.keeps or self.script.found is not None
         return self
 
     @property
@@ -68,16 +67,16 @@ class Rounds(Group[Any]):
         if not (due or participant.stopping):
             return
         self._rested = steps
-        self._own.at_rest = True
+        self.script.at_rest = True
         try:
             self.mean(0.0)
         finally:
-            self._own.at_rest = False
+            self.script.at_rest = False
 
     def arrive(self) -> Place | None:
         """Note that a resumed script is where its checkpoint was written. Returns its place in the
         pass that it begins, if not at its beginning."""
-        self._own.at_rest = not self.keeps
+        self.script.at_rest = not self.keeps
         return self.script.arrive()
 
     @property

@@ -25,6 +25,8 @@ class OwnModel:
 
     at_rest = True
     """False in the middle of a step of the script: nothing is kept then, and nobody stops."""
+    broken: str | None = None
+    """What was not finite of it when it was kept last; None: nothing."""
 
 
 class Model(Generic[P]):

@@ -151,7 +151,9 @@ class RoundRunner:
             )
         exchange.records.close()
         if ending.finishes:
-            self._training.finite.tell_end(channel, exchange.leads)
+            own = self._training.model.own
+            broken = None if own is None else own.broken
+            self._training.finite.tell_end(channel, exchange.leads, broken)
         unkept, mute = keeper.given_up, channel.mute
         if unkept:
             channel.tell("unkept")

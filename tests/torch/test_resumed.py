@@ -35,6 +35,7 @@ from tests.torch import stops  # noqa: E402
 from tests.torch.dealt_job import PASSES, SAMPLES, Passes  # noqa: E402
 from tests.torch.test_newcomers import installed, made  # noqa: E402, F401
 from tests.torch.test_process_group import alone  # noqa: E402, F401
+from tests.training.test_finite import Heard  # noqa: E402
 
 HERE = Path(__file__).parent
 
@@ -225,6 +226,20 @@ def test_a_checkpoint_says_if_the_model_is_not_finite(made: Any) -> None:  # noq
     with torch.no_grad():
         those[0][0].bias[1] = float("nan")
     assert not finite.holds(script.kept())
+    assert script.broken == "parameter 0.bias"
+    those[0][0].bias.requires_grad = False  # as a mask of infinities
+    assert finite.holds(script.kept())
+    assert script.broken is None
+
+
+@pytest.mark.parametrize("broken", [None, "parameter 0.bias"])
+def test_the_launcher_is_told_if_the_end_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: str | None
+) -> None:
+    heard = Heard(monkeypatch)
+    monkeypatch.setattr(Belongings, "broken", broken)
+    job(tmp_path).run()
+    assert {*heard.ends} == ({f"{broken} holds NaN or infinity"} if broken else set())
 
 
 # Real processes.
@@ -300,6 +315,19 @@ def test_it_goes_on_with_others_when_all_are_lost(
         for sample in batch
     }
     assert len(seen) == stops.PASSES * stops.SAMPLES
+
+
+@pytest.mark.matrix
+def test_a_script_that_ends_with_nan_has_a_code_of_its_own(
+    start: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed()
+    monkeypatch.setenv("BREAKS", "1")
+    running = start("run", "-n", 2, "--checkpoint", "kept", HERE / "stops.py", "cpu", "elastic")
+    assert running.wait() == 65, running.output
+    assert "parameter 0.weight holds NaN or infinity" in running.output
+    assert ".not-finite.h5" in running.output
 
 
 def test_a_script_that_cannot_be_seen_through_keeps_none(start: Any, tmp_path: Path) -> None:  # noqa: F811

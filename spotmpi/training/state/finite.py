@@ -148,9 +148,11 @@ class Finite:
         if channel.mute and leads:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
 
-    def tell_end(self, channel: LauncherChannel, leads: bool) -> None:
-        """Tell at the end of the training if its model is not finite."""
-        if (array := self._first()) is None:
+    def tell_end(self, channel: LauncherChannel, leads: bool, broken: str | None) -> None:
+        """Tell at the end of the training if its model is not finite. ``broken``: what is not of a
+        model that only the script has."""
+        array = self._first() or broken
+        if array is None:
             return
         why = f"{array} holds NaN or infinity"
         channel.tell("ends_not_finite", why=why)
