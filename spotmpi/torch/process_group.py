@@ -411,6 +411,14 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             self.all_gather_single(output, mine)
         return Call(outputs)
 
+    def allgather_coalesced(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Call:
+        """Write each worker's tensors into a list of its own."""
+        for place, mine in enumerate(inputs):
+            self.allgather([[there[place] for there in outputs]], [mine])
+        return Call(outputs)
+
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Call:
         """Write each worker's tensor into a list on one of them."""
         (mine,) = inputs

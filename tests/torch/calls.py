@@ -63,6 +63,13 @@ def check(rank: int, standing: list[int]) -> None:
     together = torch.zeros(SIZE * 2, dtype=torch.int64)
     dist.all_gather_into_tensor(together, mine)
     assert together.tolist() == [part for one in standing for part in (one, 10 * one)]
+    several = [[torch.zeros_like(mine), torch.zeros_like(mine[:1])] for _ in range(SIZE)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch would rather not have it called
+        dist.all_gather_coalesced(several, [mine, mine[:1] + 7])
+    assert [(one.tolist(), two.tolist()) for one, two in several] == [
+        ([one, 10 * one], [one + 7]) for one in standing
+    ]
     objects: list[Any] = [None] * SIZE
     dist.all_gather_object(objects, {"of": rank, "long": "x" * rank * 100})
     assert [one["of"] for one in objects] == standing
