@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from spotmpi.settings import TORCH_PROCESS
+from spotmpi.settings import TORCH_PROCESS, Settings
 from spotmpi.torch_calls import note_what_is_made, put, replace_object_calls
 
 __all__ = ["autoload"]
@@ -39,7 +39,9 @@ def autoload() -> None:
         **known: Any,
     ) -> None:
         whole = world_size in (-1, int(os.environ["WORLD_SIZE"]))
-        mine = rank in (-1, int(os.environ["RANK"]))
+        # The others tell a newcomer its rank. Frameworks make one up, of its place on its host.
+        made_up = Settings.from_environ().newcomer is not None
+        mine = made_up or rank in (-1, int(os.environ["RANK"]))
         if _is_worker() and whole and mine and store is None and _is_taken(backend):
             from spotmpi.torch.process_group import init_process_group as ours
 

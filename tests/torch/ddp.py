@@ -65,6 +65,7 @@ def main() -> None:
     torch.manual_seed(SEED + int(os.environ["RANK"]))  # DDP begins with the first worker's
     dist.init_process_group("gloo" if device == "cpu" else "nccl")
     rank, size = dist.get_rank(), dist.get_world_size()
+    assert dist.is_torchelastic_launched()
     assert os.environ["LOCAL_RANK"] == os.environ["RANK"] == str(rank)
     module = made().to(device)
     model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.002)

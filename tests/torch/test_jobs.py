@@ -52,3 +52,25 @@ def test_it_goes_on(
     said = re.findall(rf"rank (\d): ([\d.]+) .*{last}", running.output)
     assert {rank for rank, _ in said} == {"1", "2"}, running.output
     assert len({found for _, found in said}) == 1, running.output
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_newcomer_joins_a_script_for_lightning(
+    start,  # noqa: F811
+    tmp_path: Path,
+    lost: int,
+) -> None:
+    """In place of the first worker, too, where it has a rank beyond the size."""
+    if not find_spec("lightning"):
+        pytest.skip("no lightning: python -m pip install lightning")
+    text = (JOBS / "train_lightning.py").read_text()
+    assert "EPOCHS, BATCH, RATE = 4, 16" in text
+    (tmp_path / "long.py").write_text(text.replace("RATE = 4, 16", "RATE = 1000, 16"))
+    running = start("run", "-n", 2, "--replace", "--revoke", f"{lost}@30", "long.py")
+    running.until("worker 2 .* has joined")
+    line = r"^\[{}\] rank {}: {} of all rows are right, epoch {}$"
+    rank = 2 if lost == 0 else 1
+    *_, last = running.until(line.format(2, rank, r"([\d.]+)", r"(\d+)"), times=3)
+    other = 1 - lost
+    running.until(line.format(other, other, *last.groups()))

@@ -109,6 +109,14 @@ def test_another_group_is_torch_s(replaced: Any, how: Any, known: Any) -> None:
     assert replaced(*how, **known) == "torch"
 
 
+def test_the_rank_that_a_framework_makes_up_for_a_newcomer_does_not_count(
+    replaced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_NEWCOMER", "7")
+    assert replaced("gloo", rank=0, world_size=4) == "spotmpi"
+    assert replaced("gloo", rank=0, world_size=2) == "torch"
+
+
 def test_another_group_of_all_is_the_job_as_well(
     alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
