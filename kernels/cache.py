@@ -39,7 +39,7 @@ def compiled(loops: Loops) -> SimpleNamespace:
     try:
         jitted = _jitted(loops, cache=True)
         folder = Path(next(iter(jitted)).stats.cache_path)
-        with _first_compiles(folder, _identity(loops)), _without_scipy(), _all_else_later():
+        with _first_compiles(folder, _identity(loops)), _without_scipy(), _without_compiler():
             return _namespace(jitted)
     except Exception as error:  # noqa: BLE001 -- no folder, full, unreadable, garbled: all the same
         warnings.warn(
@@ -107,11 +107,11 @@ _LOADS = "load_overload"
 
 
 @contextmanager
-def _all_else_later() -> Iterator[None]:
-    """Keep Numba from setting up all that it can compile, which it does with the first function
-    that it loads. Loaded code needs none of that, and it takes each worker 0.3 s of computing.
+def _without_compiler() -> Iterator[None]:
+    """Keep Numba from setting up its compiler, which it does with the first function that it loads.
+    Loaded code does without, and it takes each worker 0.3 s of computing.
 
-    What is compiled, in the block or later, finds it set up.
+    If something is compiled, in the block or later, Numba sets its compiler up then.
     """
     context = cpu_target.target_context
 
@@ -125,7 +125,7 @@ def _all_else_later() -> Iterator[None]:
     try:
         yield
     finally:
-        context.__dict__.pop("refresh", None)  # unless another thread has
+        context.__dict__.pop("refresh", None)  # another thread may have done so
 
 
 def _identity(loops: Loops) -> str:

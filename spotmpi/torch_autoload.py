@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from spotmpi.settings import TORCH_PROCESS, Settings
-from spotmpi.torch_calls import note_what_is_made, put, replace_object_calls
+from spotmpi.torch_calls import note_what_is_made, put, replace_calls
 
 __all__ = ["autoload"]
 
@@ -39,9 +39,9 @@ def autoload() -> None:
         **known: Any,
     ) -> None:
         whole = world_size in (-1, int(os.environ["WORLD_SIZE"]))
-        # The others tell a newcomer its rank. Frameworks make one up, of its place on its host.
-        made_up = Settings.from_environ().newcomer is not None
-        mine = made_up or rank in (-1, int(os.environ["RANK"]))
+        # A newcomer is told its rank later, by the others. Frameworks give another one until then.
+        newcomer = Settings.from_environ().newcomer is not None
+        mine = newcomer or rank in (-1, int(os.environ["RANK"]))
         if _is_worker() and whole and mine and store is None and _is_taken(backend):
             from spotmpi.torch.process_group import init_process_group as ours
 
@@ -59,7 +59,7 @@ def autoload() -> None:
 
     put("init_process_group", init_process_group)
     put("new_group", new_group)
-    replace_object_calls()
+    replace_calls()
     note_what_is_made()
 
 

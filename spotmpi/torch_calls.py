@@ -11,18 +11,21 @@ from typing import Any
 
 __all__ = [
     "MADE",
-    "OBJECT_CALLS",
+    "OWN_CALLS",
     "note_what_is_made",
     "put",
-    "replace_object_calls",
+    "replace_calls",
     "tell_of_groups",
 ]
 
 MADE: list[weakref.ref[Any]] = []
 """What the script trains with, in the order in which it was made: since `note_what_is_made`."""
 
-OBJECT_CALLS = "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"
-"""The calls for objects, which a group of spotmpi makes itself."""
+OWN_CALLS = (
+    *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+    "monitored_barrier",  # of which torch allows gloo only
+)
+"""The calls that a group of spotmpi makes itself: those for objects, and a barrier."""
 
 _ASKS = "asks_group"
 """An attribute of a function that has been replaced."""
@@ -30,9 +33,9 @@ _NOTES = "notes"
 """An attribute of a constructor that has been replaced."""
 
 
-def replace_object_calls() -> None:
-    """Let groups of spotmpi make torch's calls for objects themselves. Local."""
-    for name in OBJECT_CALLS:
+def replace_calls() -> None:
+    """Let groups of spotmpi make some of torch's calls themselves. Local."""
+    for name in OWN_CALLS:
         usual = getattr(sys.modules["torch.distributed"], name)
         if not hasattr(usual, _ASKS):
             put(name, _asking_group(usual))
@@ -46,7 +49,7 @@ def _asking_group(usual: Callable[..., None]) -> Callable[..., None]:
     def call(*given: Any, **named: Any) -> None:
         arguments = known.bind(*given, **named).arguments
         group = arguments.pop("group", None) or sys.modules["torch.distributed"].group.WORLD
-        ours = getattr(group, "object_calls", {}).get(usual.__name__)
+        ours = getattr(group, "own_calls", {}).get(usual.__name__)
         if ours is None:
             usual(*given, **named)
         else:

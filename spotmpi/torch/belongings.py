@@ -37,18 +37,19 @@ class Belongings:
         self._tensors: list[torch.Tensor] = []
         self._text = b""
         self._looked: tuple[int, int] | None = None
-        """What had been made, and when it was, as what the script had left was freed last."""
+        """How much had been made, and the ``when``, as garbage was collected last."""
 
     def look(self, when: int | None = None) -> None:
         """Find what there is now. Raises UsageError if some of it cannot be given.
 
-        What the script has left may be there until Python looks for garbage, among all objects of
-        this process: with those of torch alone that takes 0.1 to 0.2 s. It is not done again for
-        the same ``when``, unless the script has made something since. None: it is done.
+        What the script no longer uses is still there until Python collects garbage. That goes
+        through all objects of this process: with those of torch alone it takes 0.1 to 0.2 s. So it
+        is done once for each value of ``when``, and once more if the script has made something
+        since. With None it is always done.
         """
         now = None if when is None else (len(MADE), when)
         if now is None or now != self._looked:
-            gc.collect()  # what one worker's script has left must not be there on another one
+            gc.collect()  # or other workers may have freed what is still here
             self._looked = now
         self._tensors = []
         self._text = pack([self._described(one) for one in _those()])
@@ -77,9 +78,9 @@ class Belongings:
 
     @property
     def broken(self) -> str | None:
-        """The first trained parameter that holds NaN or infinity; None: there is none."""
-        for module in _those():
-            for name, param in _params_by_name(module):
+        """The first parameter that is trained and holds NaN or infinity; None if there is none."""
+        for module in (one for one in _those() if isinstance(one, torch.nn.Module)):
+            for name, param in module.named_parameters():
                 if param.requires_grad and not bool(torch.isfinite(param).all()):
                     return f"parameter {name.removeprefix('module.')}"
         return None
@@ -166,13 +167,9 @@ class _Reader:
 
 
 def _those() -> list[Any]:
-    """Return what the script trains with, and what of it is left and not yet freed."""
+    """Return what the script trains with, and what it no longer uses until that is freed."""
     found = {id(one): one for ref in MADE if (one := ref()) is not None}
     return [*found.values()]
-
-
-def _params_by_name(one: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    return one.named_parameters() if isinstance(one, torch.nn.Module) else iter(())
 
 
 def _held(module: torch.nn.Module) -> dict[str, torch.Tensor]:

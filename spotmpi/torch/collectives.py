@@ -94,8 +94,16 @@ class Calls:
         A sum of floats counts as if all workers of the start were there: it is multiplied by their
         number and divided by the number of those that brought something. So a script that divides
         by the group's size, as DDP does, has the mean. Sums of whole numbers are what they are, and
-        their average is cut off behind the point.
+        their average is cut off behind the point. Sparse tensors are summed as dense ones.
         """
+        if any(one.is_sparse for one in tensors):
+            dense = [one.to_dense() if one.is_sparse else one for one in tensors]
+            self.reduce(dense, operation, step)
+            with torch.no_grad():  # a detached one would not get the new indices
+                for one, there in zip(tensors, dense, strict=True):
+                    if one.is_sparse:
+                        one.copy_(there.to_sparse(one.sparse_dim()))
+            return
         floats = [one for one in tensors if one.is_floating_point() and one.numel()]
         if operation in ("SUM", "AVG"):
             for how in dict.fromkeys(map(_summed_as, floats)):

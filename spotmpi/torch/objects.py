@@ -123,6 +123,8 @@ def scatter_object_list(
     group_src: int | None = None,
 ) -> None:
     """Write on each worker its object of one worker's list. Raises PeersLost if that is lost."""
+    if not scatter_object_output_list:
+        raise UsageError("the list for the object is empty: give one with one place, as [None]")
     source, mine = _rank(group, src, group_src), scatter_object_input_list or []
     if group.rank() == source and len(mine) != group.size():
         raise UsageError(f"{len(mine)} objects for {group.size()} workers")

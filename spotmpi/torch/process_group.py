@@ -8,10 +8,10 @@ import signal
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.part import Part, Split
 from spotmpi.torch.passes import follow_loaders
 from spotmpi.torch.torch_rounds import Rounds
-from spotmpi.torch_calls import note_what_is_made, replace_object_calls, tell_of_groups
+from spotmpi.torch_calls import note_what_is_made, replace_calls, tell_of_groups
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
 
@@ -58,7 +58,7 @@ def register() -> None:
     """Tell torch of the backend. Local."""
     if BACKEND.upper() not in dist.Backend.__dict__:
         dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
-        replace_object_calls()
+        replace_calls()
         tell_of_groups(_note)
         note_what_is_made()
         follow_loaders(_entrance)
@@ -174,9 +174,6 @@ class Later(NamedTuple):
 class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no types for it
     """The workers of a job, or some of them. Each call is collective among all, and blocks until it
     is complete."""
-
-    object_calls = objects.CALLS
-    """Calls for objects, in the place of torch's."""
 
     def __init__(self, entrance: Entrance, calls: Calls, ends: bool = False) -> None:
         """``calls``: those of its workers. ``ends``: this is the first group, and ends with the
@@ -492,8 +489,15 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         return Call([])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Return when all workers have come here."""
+        """Return when all workers have come here. There is no time limit: a worker that does
+        nothing is revoked (``--stall-timeout``)."""
         self.collectives.meet()
+
+    own_calls: ClassVar[Mapping[str, Callable[..., None]]] = {
+        **objects.CALLS,
+        "monitored_barrier": monitored_barrier,
+    }
+    """Calls in place of torch's: those for objects, and a barrier that torch allows gloo only."""
 
     def send(self, tensors: Tensors, rank: int, tag: int) -> Call:
         """Refuse: only calls of all workers survive a loss."""

@@ -26,7 +26,7 @@ class OwnModel:
     at_rest = True
     """False in the middle of a step of the script: nothing is kept then, and nobody stops."""
     broken: str | None = None
-    """What was not finite of it when it was kept last; None: nothing."""
+    """The first parameter with NaN or infinity in the last checkpoint; None if there was none."""
 
 
 class Model(Generic[P]):

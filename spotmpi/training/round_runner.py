@@ -151,9 +151,7 @@ class RoundRunner:
             )
         exchange.records.close()
         if ending.finishes:
-            own = self._training.model.own
-            broken = None if own is None else own.broken
-            self._training.finite.tell_end(channel, exchange.leads, broken)
+            self._training.finite.tell_end(channel, exchange.leads, self._training.model.own)
         unkept, mute = keeper.given_up, channel.mute
         if unkept:
             channel.tell("unkept")

@@ -64,9 +64,7 @@ def check(rank: int, standing: list[int]) -> None:
     dist.all_gather_into_tensor(together, mine)
     assert together.tolist() == [part for one in standing for part in (one, 10 * one)]
     several = [[torch.zeros_like(mine), torch.zeros_like(mine[:1])] for _ in range(SIZE)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch would rather not have it called
-        dist.all_gather_coalesced(several, [mine, mine[:1] + 7])
+    dist.all_gather_coalesced(several, [mine, mine[:1] + 7])
     assert [(one.tolist(), two.tolist()) for one, two in several] == [
         ([one, 10 * one], [one + 7]) for one in standing
     ]
@@ -97,7 +95,15 @@ def check(rank: int, standing: list[int]) -> None:
     objects = [None] * SIZE
     dist.gather_object((rank,), objects if rank == 1 else None, dst=1)
     assert rank != 1 or [one for (one,) in objects] == standing
-    dist.group.WORLD.monitored_barrier()
+    dist.monitored_barrier()
+
+    rows = torch.sparse_coo_tensor([[rank, 5]], torch.full((2, 3), ones[rank]), (6, 3))
+    dist.all_reduce(rows)
+    expected = torch.zeros(6, 3)
+    for one in alive:
+        expected[[one, 5]] += ones[one] * SIZE / many
+    assert rows.is_sparse
+    assert rows.to_dense().equal(expected)
 
     total = torch.full((2,), ones[rank])
     dist.reduce(total, dst=3)
@@ -144,6 +150,7 @@ def check(rank: int, standing: list[int]) -> None:
     assert again.item() == standing[rank // 2 * 2]
     refused: list[Callable[[], Any]] = [lambda: dist.send(torch.ones(1), (rank + 1) % SIZE)]
     refused.append(lambda: dist.broadcast_object_list([1], src=7))
+    refused.append(lambda: dist.scatter_object_list([], [1] * SIZE, src=rank))
     if rank < 3:  # torch does not ask others at all
         local = {"use_local_synchronization": True}
         refused.append(lambda: dist.new_group([0, 1, 2], **local))
@@ -151,7 +158,8 @@ def check(rank: int, standing: list[int]) -> None:
         try:
             call()
         except UsageError as error:
-            assert re.search("spotmpi has|no rank 7|not all workers know", str(error))  # noqa: PT017
+            said = "spotmpi has|no rank 7|not all workers know|list for the object is empty"
+            assert re.search(said, str(error))  # noqa: PT017
         else:
             raise AssertionError("not refused")
 

@@ -145,8 +145,8 @@ def test_a_process_that_is_no_worker_is_left_alone(
     assert replaced("gloo") == "torch"
 
 
-def test_the_calls_for_objects_that_are_replaced_are_those_that_a_group_has() -> None:
-    assert set(torch_calls.OBJECT_CALLS) == set(process_group.WorkerGroup.object_calls)
+def test_the_calls_that_are_replaced_are_those_that_a_group_has() -> None:
+    assert set(torch_calls.OWN_CALLS) == set(process_group.WorkerGroup.own_calls)
 
 
 def test_there_is_one_group_and_one_after_it(alone: Any) -> None:

@@ -92,8 +92,8 @@ def _for_torch(given: Settings, process: int) -> dict[str, str]:
         "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),  # the job does not ask there
         "MASTER_PORT": os.environ.get("MASTER_PORT", "29500"),
         TORCH_PROCESS: f"{process}",
-        # Frameworks look for it, to know that there are ranks; else they look at MPI, which a
-        # newcomer must not start by then.
+        # Lightning takes the ranks from here if this is set. If not, it asks MPI, and a newcomer
+        # must not start MPI so early.
         "TORCHELASTIC_RUN_ID": given.job or "",
     }
 

@@ -20,6 +20,7 @@ from spotmpi.arrays.registry import Registry
 from spotmpi.arrays.structure import called
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.training.model import OwnModel
 
 _LOG = logging.getLogger(__name__)
 
@@ -148,10 +149,12 @@ class Finite:
         if channel.mute and leads:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
 
-    def tell_end(self, channel: LauncherChannel, leads: bool, broken: str | None) -> None:
-        """Tell at the end of the training if its model is not finite. ``broken``: what is not of a
-        model that only the script has."""
-        array = self._first() or broken
+    def tell_end(self, channel: LauncherChannel, leads: bool, own: OwnModel | None) -> None:
+        """Tell at the end of the training if its model is not finite. ``own``: the model that only
+        the script has; the leader has kept its end, others may know an earlier one."""
+        array = self._first()
+        if array is None and own is not None and leads:
+            array = own.broken
         if array is None:
             return
         why = f"{array} holds NaN or infinity"
