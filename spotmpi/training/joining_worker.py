@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from spotmpi.errors import CheckpointError, Left, PeersLost, UsageError
 from spotmpi.fabric import Knock, Meet
 from spotmpi.fabric import Steps as Asks
+from spotmpi.launcher_channel import IN_ROUND
 from spotmpi.optimizers import Schedule
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
@@ -185,6 +186,7 @@ class JoiningWorker(Outsider[P]):
         """Join and learn. Returns a session that is level with the others after a step, or a
         `PastTraining` if they have finished this training. Raises Left if it cannot join."""
         self.training.sync.rehearse(grads)
+        self.goes_on(IN_ROUND)
         self.context.channel.tell("knocks")
         try:
             briefing = Briefing.decode((yield Knock()))

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from spotmpi.errors import Left
 from spotmpi.fabric import Steps as Asks
-from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.launcher_channel import IN_SCRIPT, LauncherChannel
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
@@ -99,6 +99,11 @@ class Outsider(Generic[P]):
         assert briefing is not None
         self.membership = briefing.membership
         """The others' membership, as far as it is known."""
+        self.goes_on(IN_SCRIPT)
+
+    def goes_on(self, doing: int) -> None:
+        """Tell the launcher what this worker does from now on."""
+        self.context.channel.progressed(self.me, 0, self.training.progress.steps, doing)
 
     @property
     def me(self) -> WorkerId:

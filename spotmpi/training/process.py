@@ -11,7 +11,7 @@ from typing import Any
 from spotmpi import locks, settings
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Fabric
-from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.launcher_channel import IN_ROUND, LauncherChannel
 from spotmpi.protocol import tables
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
@@ -122,6 +122,8 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
 
         settings.check_alone()
         return SoloFabric()
+    me = given.rank or 0 if given.newcomer is None else given.newcomer
+    channel.progressed(me, 0, 0, IN_ROUND)
     if given.newcomer is not None:
         if "mpi4py.MPI" in sys.modules:
             raise UsageError(
@@ -137,9 +139,8 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
         from spotmpi.fabric.deaths import Deaths, Listener
         from spotmpi.fabric.mpi.fabric import MpiFabric  # this starts MPI, which `Deaths` needs
 
-        me = given.rank if given.newcomer is None else given.newcomer
         # On one host mpirun has started all workers together, and tells them of deaths.
-        obituaries = channel.obituaries(me or 0) if given.stand_in else None
+        obituaries = channel.obituaries(me) if given.stand_in else None
         deaths = Deaths.found() if obituaries is None else Deaths()
         bury = None if deaths is None else deaths.announce
         follow = None

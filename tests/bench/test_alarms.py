@@ -17,8 +17,8 @@ from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.scripts import load
 from spotmpi.errors import UsageError
 from spotmpi.launch.control_messages import Report
+from spotmpi.launch.head.fates import WorkerState
 from spotmpi.launch.head.status_report import StatusReport
-from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.liveness import WINDOW
 from tests.patience import FOUND_SILENT, FOUND_SILENT_S
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.exit_codes import EXIT_NOT_STARTED
 from spotmpi.launch.control_messages import Report
 from tests.launch.asking import below, folder_of, states, step, until, worker_of, wrapper_of
 
@@ -42,6 +43,34 @@ def test_workers_that_never_come_back_are_revoked(start, ways: tuple[str, ...]) 
         warned = f"s for worker {worker}, which has done nothing in its script"
         assert running.output.count(warned) == 1
     assert "worker 0 took 4000 steps with 1" in running.output
+
+
+@pytest.mark.matrix
+def test_a_worker_that_never_begins_ends_the_job(start) -> None:
+    running = start("run", "-n", 2, *AT_ONCE, TRAINER, 10, "lock:1@before")
+    assert running.wait() == EXIT_NOT_STARTED, running.output
+    assert re.search(
+        r"worker 1 on \S+ was lost \(the others waited \d+\.\d s for it, and for \d+\.\d s it did "
+        r"nothing in its script\) before all workers were ready",
+        running.output,
+    )
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["before", pytest.param("0", marks=pytest.mark.matrix)],
+    ids=["in its beginning", "in its rehearsal"],
+)
+def test_a_newcomer_that_hangs_is_given_up_and_another_one_comes(start, where: str) -> None:
+    """Nobody waits for it, but it has the place of one that could train."""
+    running = start("run", "-n", 2, "--replace", *AT_ONCE, TRAINER, "say:all@20", f"lock:2@{where}")
+    running.until("worker 1 at step 20")
+    os.kill(worker_of(running, 1), signal.SIGKILL)
+    running.until(r"worker 2 has not joined yet, and has done nothing in its script for \d\.\d s")
+    running.until(r"worker 2 on \S+ did not join: for \d+\.\d s it did nothing in its script")
+    running.until(r"worker 3 on \S+ has joined")
+    os.kill(running.pid, signal.SIGINT)
+    assert running.wait() == 130
 
 
 @pytest.mark.matrix
@@ -127,8 +156,8 @@ def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(
 ) -> None:
     """As one that is stuck in the kernel, where no signal reaches it."""
     program = (
-        "import sys; from spotmpi.cli import main; from spotmpi.launch.head import job\n"
-        "job._FOR_CLEARING = 0.5\n"
+        "import sys; from spotmpi.cli import main; from spotmpi.launch.head import revoking\n"
+        "revoking._FOR_CLEARING = 0.5\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     place = ["-n", 2] if where == "here" else ["--hosts", hosts, "--no-replace"]

@@ -14,6 +14,9 @@ __all__ = ["numbers", "table"]
 _WORTH_SAYING = 1.0
 """Seconds that others wait for a worker before it gets a row of its own."""
 
+_LONG = 10.0
+"""Seconds for which one that starts does nothing before that is said: it may wait for a file."""
+
 _PIDS = 4
 """Processes that are named in a row."""
 
@@ -107,11 +110,13 @@ def _fate(worker: WorkerReport) -> str:
         fate += f" at {moment(worker.when)}"
     if worker.busy is not None:
         fate += f", busy: {worker.busy}"
-    waited = worker.awaited_seconds
+    waited, quiet = worker.awaited_seconds, worker.quiet_seconds or 0.0
     if waited is not None and waited >= _WORTH_SAYING:
         fate += f"; others have waited {duration(waited)} for it"
-        if (worker.quiet_seconds or 0.0) >= _WORTH_SAYING:
-            fate += f", which has done nothing for {duration(worker.quiet_seconds or 0.0)}"
+        if quiet >= _WORTH_SAYING:
+            fate += f", which has done nothing for {duration(quiet)}"
+    elif worker.doing is None and quiet >= _LONG:
+        fate += f", has done nothing for {duration(quiet)}"
     return fate
 
 

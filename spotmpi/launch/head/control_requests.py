@@ -10,7 +10,7 @@ from typing import Protocol
 from spotmpi.errors import UsageError
 from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Message
-from spotmpi.launch.head.endings import JobEnding
+from spotmpi.launch.head.fates import JobEnding
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
@@ -83,7 +83,7 @@ class ControlRequests:
 
     def look(self) -> control_messages.Report:
         """The same now, and how fast it goes follows from it; to be called every second."""
-        self._standing.look(self._crew.progress())
+        self._standing.look(self._verdict.fates, self._crew.progress())
         self._verdict.look()
         return self.report()
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,13 +18,13 @@ from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import messages, processes
 from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.control_requests import ControlRequests, Growing
-from spotmpi.launch.head.endings import JobEnding
+from spotmpi.launch.head.fates import NEWCOMERS, JobEnding
 from spotmpi.launch.head.job_home import JobHome
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
-from spotmpi.launch.head.stalls import Stalls, Standing
+from spotmpi.launch.head.revoking import Revoking
+from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
-from spotmpi.launch.head.worker_state import NEWCOMERS
 from spotmpi.launch.host.wrappers import WorkerEvent
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.liveness import Silences
@@ -220,9 +220,7 @@ class Job:
         self._least = settings.min_workers
         self._limits = limits
         self._stall_timeout = manner.stall_timeout
-        self._stalls = Stalls(manner.stall_timeout)
-        self._condemned: dict[int, float] = {}
-        """Workers that are being killed as they hold up all others, and since when."""
+        self._revoking: Revoking
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._spared = processes.children(os.getpid())
         """Children that were there before ..."""
@@ -283,6 +281,14 @@ class Job:
             self._keeps,
             self._least,
             self._limits,
+        )
+        self._revoking = Revoking(
+            crew,
+            self._verdict,
+            self._turnover,
+            self.figures,
+            self.console.say,
+            self._stall_timeout,
         )
         self._requests = ControlRequests(
             self._home.name,
@@ -401,7 +407,7 @@ class Job:
                 self._verdict.lost(worker, how, kind, stays)
                 self._gone(worker, with_host=True)
             case messages.Misses(workers=missed):
-                self._part(worker, missed)
+                self._revoking.part(worker, missed)
             case messages.GoesOn():
                 self._verdict.refused_to_stop(again=self._turnover.must_stop)
                 if not self._turnover.must_stop:
@@ -533,47 +539,11 @@ class Job:
         for watcher in self.watchers:
             watcher(status)
 
-    # Workers that hold up all others.
-
     def _look_for_stalls(self) -> None:
-        now, said = time.monotonic(), self._crew.progress()
         self.loop.after(
             min(_BETWEEN_LOOKS, self._stall_timeout / 4), "stall", self._look_for_stalls
         )
-        training = {worker: said[worker] for worker in self._verdict.training if worker in said}
-        for one in self._stalls.slow(training, now):
-            self.console.say(one.sentence(self._stall_timeout))
-        for one in self._stalls.look(training, now):
-            self._turnover.hangs(one.worker)
-            self._condemn(
-                one.worker,
-                "hung",
-                f"the others waited {one.waited:.1f} s for it, and for {one.quiet:.1f} s it did "
-                "nothing in its script",
-            )
-
-    def _part(self, worker: int, missed: Collection[int]) -> None:
-        """A worker takes others for dead: those must be, or it must, before it goes on."""
-        if worker in self._condemned:
-            return
-        for one, why in self._verdict.to_part(worker, missed).items():
-            self._condemn(one, "unreachable", why)
-        for one, fate in enumerate(self._verdict.fates):
-            if one in missed and not fate.lives:
-                # It has ended by itself, or that it died was not heard there.
-                self._crew.revoke(one)
-
-    def _condemn(self, worker: int, cause: str, why: str) -> None:
-        """Revoke a worker; by all means, if that was tried for long enough."""
-        self.figures.lost(worker, cause)
-        now = time.monotonic()
-        if worker not in self._condemned:
-            self._condemned[worker] = now
-            _LOG.info("worker %d is killed: %s", worker, why)
-            self._verdict.blame(worker, why, cause)
-            self._crew.revoke(worker)
-        elif now - self._condemned[worker] > _FOR_CLEARING:
-            self._crew.kill(worker)  # stuck in the kernel, where no signal reaches it
+        self._revoking.look()
 
     # Time.
 

@@ -21,8 +21,7 @@ from spotmpi.exit_codes import (
 )
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
-from spotmpi.launch.head.endings import JobEnding
-from spotmpi.launch.head.worker_state import Worker, WorkerState
+from spotmpi.launch.head.fates import JobEnding, Worker, WorkerState
 from spotmpi.launch.processes import was_revoked
 from spotmpi.launch.showing.broken_trainings import BrokenTrainings
 from spotmpi.launch.showing.checkpoint_reports import CheckpointReports
@@ -123,6 +122,24 @@ class JobState:
         """The workers that live and are in their training."""
         fates = enumerate(self.fates)
         return [worker for worker, fate in fates if fate.state == "training"]
+
+    @property
+    def joint(self) -> list[int]:
+        """Workers that live and that others may have to wait for: they begin, train or learn."""
+        return [
+            worker
+            for worker, one in enumerate(self._workers)
+            if not (one.end or one.done) and (one.admitted or not one.newcomer)
+        ]
+
+    @property
+    def apart(self) -> list[int]:
+        """Newcomers that live and that nobody has to wait for yet."""
+        return [
+            worker
+            for worker, one in enumerate(self._workers)
+            if one.newcomer and not (one.end or one.admitted)
+        ]
 
     @property
     def fates(self) -> list[WorkerState]:

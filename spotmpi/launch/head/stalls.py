@@ -1,10 +1,10 @@
-"""Which worker holds up all others and does nothing: pure.
+"""Which worker does nothing, and holds up all others or its own place: pure.
 
 In a round all workers wait for the one that has not entered it. That one may be evaluating, or
 it may never come back: a deadlock of its own, a file system that does not answer. Its host sees
 which: who is at work computes, reads or writes (`spotmpi.launch.host.activity`), or its script says
 that it is busy. Whoever waits is never to blame, and while all are busy with their scripts nobody
-waits.
+waits. For a newcomer that has not joined nobody waits either, but another one could have its place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Measured
 
-__all__ = ["Awaited", "Stalls", "Standing", "waited_for"]
+__all__ = ["Apart", "Awaited", "Stalls", "Standing", "waited_for"]
 
 
 class Standing(NamedTuple):
@@ -38,6 +38,10 @@ class Standing(NamedTuple):
     measured: Measured = Measured()
 
 
+Standings = Mapping[int, Standing]
+"""By worker."""
+
+
 @dataclass(frozen=True)
 class Awaited:
     """A worker in its script that others wait for."""
@@ -49,6 +53,19 @@ class Awaited:
     """Seconds for which it did nothing, as far as its host can see."""
     busy: str
     """With this, as its script said; empty if it said nothing."""
+
+    @property
+    def idle(self) -> float:
+        """Seconds for which it did nothing while it should."""
+        return min(self.waited, self.quiet)
+
+    @property
+    def why(self) -> str:
+        """What it is revoked for."""
+        return (
+            f"the others waited {self.waited:.1f} s for it, and for {self.quiet:.1f} s it did "
+            "nothing in its script"
+        )
 
     def sentence(self, limit: float) -> str:
         """What to tell the user, where it is revoked after so many seconds of doing nothing."""
@@ -62,40 +79,70 @@ class Awaited:
         return waited + (f"is busy: {self.busy}" if self.busy else "is at work in its script")
 
 
+@dataclass(frozen=True)
+class Apart:
+    """A newcomer in its script, which has not joined the others."""
+
+    worker: int
+    quiet: float
+    """Seconds for which it did nothing, as far as its host can see."""
+
+    @property
+    def idle(self) -> float:
+        """Seconds for which it did nothing while it should."""
+        return self.quiet
+
+    @property
+    def why(self) -> str:
+        """What it is given up for."""
+        return f"for {self.quiet:.1f} s it did nothing in its script"
+
+    def sentence(self, limit: float) -> str:
+        """What to tell the user, where it is given up after so many seconds of doing nothing."""
+        return (
+            f"worker {self.worker} has not joined yet, and has done nothing in its script for "
+            f"{self.quiet:.1f} s; after {limit:.0f} s it is given up (--stall-timeout)"
+        )
+
+
 class Stalls:
-    """Looks for workers that keep others waiting, and do nothing, for longer than ``limit``."""
+    """Looks for workers that do nothing for longer than ``limit`` seconds: ``joint`` are those that
+    take part, and that keep others waiting, ``apart`` newcomers that do not yet."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._suspected: set[tuple[int, float]] = set()
         self._told: set[tuple[int, float, bool]] = set()
 
-    def slow(self, standing: Mapping[int, Standing], now: float) -> list[Awaited]:
-        """Return those that others have waited for half the limit.
+    def slow(self, joint: Standings, apart: Standings, now: float) -> list[Awaited | Apart]:
+        """Return those that others have waited for half the limit, or that do nothing apart.
 
         Each once for each time in its script, and once more if it does nothing for so long.
         """
         half = self._limit / 2
-        found = [one for one in waited_for(standing, now) if one.waited > half]
-        keys = [(one.worker, standing[one.worker].since, one.quiet > half) for one in found]
+        found: list[Awaited | Apart] = [one for one in waited_for(joint, now) if one.waited > half]
+        found += [one for one in _apart(apart) if one.quiet > half]
+        since = _since(joint, apart)
+        keys = [(one.worker, since[one.worker], one.quiet > half) for one in found]
         new = [one for one, key in zip(found, keys, strict=True) if key not in self._told]
         self._told = {old for old in self._told if any(old[:2] == key[:2] for key in keys)}
         self._told.update(keys)
         return new
 
-    def look(self, standing: Mapping[int, Standing], now: float) -> list[Awaited]:
+    def look(self, joint: Standings, apart: Standings, now: float) -> list[Awaited | Apart]:
         """Return those that do nothing, and were found at this look and at the last one.
 
         Twice, because what is known may be old: the launcher may have been stopped itself.
         """
-        waited = waited_for(standing, now)
-        found = [one for one in waited if min(one.waited, one.quiet) > self._limit]
+        seen: list[Awaited | Apart] = [*waited_for(joint, now), *_apart(apart)]
+        since = _since(joint, apart)
+        found = [one for one in seen if one.idle > self._limit]
         before = self._suspected
-        self._suspected = {(one.worker, standing[one.worker].since) for one in found}
-        return [one for one in found if (one.worker, standing[one.worker].since) in before]
+        self._suspected = {(one.worker, since[one.worker]) for one in found}
+        return [one for one in found if (one.worker, since[one.worker]) in before]
 
 
-def waited_for(standing: Mapping[int, Standing], now: float) -> list[Awaited]:
+def waited_for(standing: Standings, now: float) -> list[Awaited]:
     """Return the workers that others wait for; none if all are in a round, or all in scripts."""
     waiting = [one.since for one in standing.values() if one.doing == IN_ROUND]
     if not waiting:
@@ -106,3 +153,11 @@ def waited_for(standing: Mapping[int, Standing], now: float) -> list[Awaited]:
         for worker, one in standing.items()
         if one.doing == IN_SCRIPT
     ]
+
+
+def _apart(standing: Standings) -> list[Apart]:
+    return [Apart(worker, one.quiet) for worker, one in standing.items() if one.doing == IN_SCRIPT]
+
+
+def _since(*standings: Standings) -> dict[int, float]:
+    return {worker: one.since for some in standings for worker, one in some.items()}

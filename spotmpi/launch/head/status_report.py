@@ -12,9 +12,8 @@ from pathlib import Path
 from spotmpi.exit_codes import MEANINGS
 from spotmpi.launch import control_messages, messages
 from spotmpi.launch.decoding import Message
-from spotmpi.launch.head.endings import JobEnding
+from spotmpi.launch.head.fates import JobEnding, WorkerState
 from spotmpi.launch.head.stalls import Standing, waited_for
-from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.liveness import Silences
 from spotmpi.launch.showing.pace import Pace
 from spotmpi.launcher_channel import IN_SCRIPT
@@ -54,9 +53,10 @@ class StatusReport:
         self._stopping = False
         self._pace = Pace()
 
-    def look(self, progress: Mapping[int, Standing]) -> None:
-        """Take how far the workers have come that live and train; to be called every second."""
-        self._pace.see(time.monotonic(), progress)
+    def look(self, fates: Sequence[WorkerState], progress: Mapping[int, Standing]) -> None:
+        """Take how far the workers have come that live; to be called every second."""
+        begun = {w: one for w, one in _known(fates, progress).items() if not fates[w].comes}
+        self._pace.see(time.monotonic(), begun)
 
     def told(self, worker: int, said: Message) -> None:
         """Take what a worker said."""
@@ -100,12 +100,10 @@ class StatusReport:
         ``progress`` is of workers that live, ``silences`` of hosts that are there.
         """
         now = time.monotonic()
-        self._progress.update(progress)
-        training = {
-            worker: one
-            for worker, one in progress.items()
-            if worker < len(fates) and fates[worker].state == "training"
-        }
+        known = _known(fates, progress)
+        training = {w: one for w, one in known.items() if fates[w].state == "training"}
+        coming = {w: one for w, one in known.items() if fates[w].comes}
+        self._progress.update({w: one for w, one in known.items() if w not in coming})
         last = max(self._progress.values(), key=_steps, default=None)
         step = self._resumed if last is None else max(last.steps, self._kept)
         whole = None if last is None else last.measured.whole or None
@@ -128,7 +126,9 @@ class StatusReport:
             unsaved=self._unsaved,
             stopping=self._stopping,
             workers=tuple(
-                self._worker(worker, fate, training.get(worker), waits.get(worker), now)
+                self._worker(
+                    worker, fate, training.get(worker), coming.get(worker), waits.get(worker), now
+                )
                 for worker, fate in enumerate(fates)
             ),
             hosts=tuple(
@@ -154,11 +154,14 @@ class StatusReport:
         worker: int,
         fate: WorkerState,
         doing: Standing | None,
+        comes: Standing | None,
         waited: float | None,
         now: float,
     ) -> control_messages.WorkerReport:
         last, gone = self._progress.get(worker), self._gone.get(worker)
-        inside = doing if doing is not None and doing.doing == IN_SCRIPT else None
+        inside = doing or comes
+        if inside is not None and inside.doing != IN_SCRIPT:
+            inside = None
         return control_messages.WorkerReport(
             worker=worker,
             host=fate.host,
@@ -166,7 +169,7 @@ class StatusReport:
             how=fate.how or None,
             when=None if gone is None else _moment(gone),
             step=None if last is None else last.steps,
-            doing=None if doing is None else "round" if inside is None else "script",
+            doing=None if doing is None else "script" if doing.doing == IN_SCRIPT else "round",
             doing_seconds=None if doing is None else round(now - doing.since, 3),
             awaited_seconds=None if waited is None else round(waited, 3),
             quiet_seconds=None if inside is None else round(inside.quiet, 3),
@@ -176,6 +179,11 @@ class StatusReport:
             waiting_seconds=None if last is None else round(last.measured.waiting, 3),
             stalled_seconds=None if last is None else round(last.measured.stalled, 3),
         )
+
+
+def _known(fates: Sequence[WorkerState], progress: Mapping[int, Standing]) -> dict[int, Standing]:
+    """Without workers whose fate is not known yet."""
+    return {worker: one for worker, one in progress.items() if worker < len(fates)}
 
 
 def _steps(standing: Standing) -> int:

@@ -8,9 +8,10 @@ import select
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spotmpi.launch import messages
@@ -18,6 +19,7 @@ from spotmpi.launch import wrapper_socket as wire
 from spotmpi.launch.decoding import Malformed, Message, decode
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launcher_channel import (
+    IN_SCRIPT,
     LIMIT,
     Busy,
     JobBoard,
@@ -51,6 +53,7 @@ class _Wrapper:
     link: socket.socket
     pidfd: int
     ended: bool = False
+    since: float = field(default_factory=time.monotonic)
 
 
 class Wrappers:
@@ -111,8 +114,13 @@ class Wrappers:
             board.write(worker, order)
 
     def progress(self) -> dict[int, Progress]:
-        """How far the workers have come that live, as far as they train."""
-        return self._on(progress)
+        """How far the workers have come that live; who has said nothing is in its script."""
+        begun = {
+            worker: Progress(0, 0, IN_SCRIPT, wrapper.since)
+            for worker, wrapper in self._wrappers.items()
+            if not wrapper.ended
+        }
+        return begun | self._on(progress)
 
     def busy(self) -> dict[int, Busy]:
         """What the scripts of workers that live say of themselves."""

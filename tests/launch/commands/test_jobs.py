@@ -13,8 +13,8 @@ import pytest
 
 from spotmpi import cli
 from spotmpi.launch.commands import client
+from spotmpi.launch.head.fates import WorkerState
 from spotmpi.launch.head.status_report import StatusReport
-from spotmpi.launch.head.worker_state import WorkerState
 
 LOST = WorkerState("h2", "revoked", "SIGKILL")
 TRAINING = WorkerState("h1", "training", "")

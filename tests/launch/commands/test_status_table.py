@@ -10,9 +10,8 @@ import pytest
 from spotmpi.launch import messages
 from spotmpi.launch.commands.status_table import numbers, table
 from spotmpi.launch.control_messages import Report, SavedAt
-from spotmpi.launch.head.endings import JobEnding
+from spotmpi.launch.head.fates import JobEnding, WorkerState
 from spotmpi.launch.head.status_report import StatusReport
-from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.wording import duration
 
 LOST = WorkerState("h2", "revoked", "host h2 was lost: the connection was closed")
@@ -142,6 +141,14 @@ def test_who_keeps_others_waiting_stands_out() -> None:
     assert waited(0.2) == "h1    0-1      training"
     assert waited(61.0, 50.0).endswith("waited 1 min 1 s for it, which has done nothing for 50 s")
     assert "training, busy: evaluating; others have waited" in waited(61.0, busy="evaluating")
+
+
+def test_who_starts_and_does_nothing_stands_out() -> None:
+    report = status([training("h1"), WorkerState("h1", "starting", "")])
+    for seconds, said in [(9.0, "starting"), (61.0, "starting, has done nothing for 1 min 1 s")]:
+        late = replace(report.workers[1], quiet_seconds=seconds)
+        shown = table(replace(report, workers=(report.workers[0], late)))
+        assert shown.splitlines()[-1].endswith(said)
 
 
 def test_an_end_says_what_its_code_means() -> None:

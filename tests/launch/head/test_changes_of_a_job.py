@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from spotmpi.launch.head.endings import JobEnding
+from spotmpi.launch.head.fates import JobEnding
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.settings import Revocation
 from tests.launch.head.fed import code, exited, started

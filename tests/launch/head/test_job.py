@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from spotmpi import job_folder
+from spotmpi.exit_codes import EXIT_NOT_STARTED
 from spotmpi.launch import control_messages, messages, processes
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head import job as job_module
+from spotmpi.launch.head import revoking
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.head.job_home import JobHome
 from spotmpi.launch.head.stalls import Standing
@@ -147,6 +149,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
     """``run()`` makes a job; its patience is short."""
     for name in ("_FOR_MPIRUN", "_FOR_CLEARING"):
         monkeypatch.setattr(job_module, name, 0.3)
+    monkeypatch.setattr(revoking, "_FOR_CLEARING", 0.3)
     made: list[Run] = []
     home = JobHome("of-test-job")
     # Nobody finds it: it has no folder.
@@ -405,6 +408,34 @@ def test_a_worker_that_all_others_wait_for_is_revoked_and_then_given_up(run, cap
     assert job.crew.asked[0] == ("revoke", 2)
     assert job.crew.causes[2].kind == "hung"
     assert "worker 2 on h2 was revoked (the others waited 0." in capfd.readouterr().err
+
+
+def test_a_worker_that_never_begins_is_revoked_and_the_job_ends(run, capfd) -> None:
+    job = run(stall_timeout=0.2).turn({worker: said("begin") for worker in (0, 1)})
+    now = time.monotonic()
+    job.crew.far = {w: Standing(0, 0, IN_ROUND, now) for w in (0, 1)}
+    job.crew.far[2] = Standing(0, 0, IN_SCRIPT, now, quiet=1e6)
+    job.wait(lambda: ("revoke", 2) in job.crew.asked).turn({2: KILLED})
+    assert job.finish() == EXIT_NOT_STARTED
+    assert "nothing in its script) before all workers were ready" in capfd.readouterr().err
+
+
+def test_a_newcomer_that_does_nothing_is_revoked_before_it_joins(run, capfd) -> None:
+    job = run(stall_timeout=0.2).trained()
+
+    def come() -> None:
+        worker = job.job.newcomer("h2", 1)
+        job.crew.far[worker] = Standing(0, 0, IN_SCRIPT, 0.0, quiet=1e6)
+
+    job.turn(come)
+    job.wait(lambda: ("kill", 3) in job.crew.asked)
+    job.turn({3: said("vanished")}, lambda: job.crew.far.clear())
+    job.turn(dict.fromkeys(range(3), said("done")), dict.fromkeys(range(3), FINISHED))
+    assert job.finish() == 0
+    assert job.crew.asked[0] == ("revoke", 3)
+    shown = capfd.readouterr().err
+    assert shown.count("worker 3 has not joined yet, and has done nothing in its script") == 1
+    assert "worker 3 on h2 did not join: for 1000000.0 s it did nothing in its script" in shown
 
 
 def test_what_a_dead_worker_leaves_is_killed_and_what_serves_the_job_is_not(run) -> None:

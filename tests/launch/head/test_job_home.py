@@ -17,7 +17,7 @@ from spotmpi import job_folder
 from spotmpi.errors import UsageError
 from spotmpi.launch import control_messages
 from spotmpi.launch.head.control_socket import DESK
-from spotmpi.launch.head.endings import JobEnding
+from spotmpi.launch.head.fates import JobEnding
 from spotmpi.launch.head.job_home import JobHome
 from spotmpi.launch.head.status_report import StatusReport
 from tests.running import LIMIT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotmpi.launch.head.stalls import Awaited, Stalls, Standing, waited_for
+from spotmpi.launch.head.stalls import Apart, Awaited, Stalls, Standing, waited_for
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 
 LIMIT = 60.0
@@ -22,8 +22,8 @@ def waiting(since: float, rounds: int = 7) -> Standing:
 def looked(progress: dict[int, Standing], now: float) -> list[int]:
     """Who is found at two looks in a row."""
     stalls = Stalls(LIMIT)
-    assert stalls.look(progress, now) == []
-    return [one.worker for one in stalls.look(progress, now)]
+    assert stalls.look(progress, {}, now) == []
+    return [one.worker for one in stalls.look(progress, {}, now)]
 
 
 @pytest.mark.parametrize(
@@ -63,28 +63,28 @@ def test_nobody_is_blamed_before_the_limit() -> None:
 def test_a_launcher_that_was_stopped_looks_again_before_it_blames_anybody() -> None:
     stalls = Stalls(LIMIT)
     old = {0: waiting(101), 1: script(100)}
-    assert stalls.look(old, 500) == []
+    assert stalls.look(old, {}, 500) == []
     moved = {0: waiting(501), 1: script(500)}
-    assert stalls.look(moved, 501) == []
-    assert stalls.look(old, 502) == []  # whatever it was: not twice in a row
-    assert [one.worker for one in stalls.look(old, 503)] == [1]
+    assert stalls.look(moved, {}, 501) == []
+    assert stalls.look(old, {}, 502) == []  # whatever it was: not twice in a row
+    assert [one.worker for one in stalls.look(old, {}, 503)] == [1]
 
 
 def test_half_way_to_the_limit_there_is_one_warning() -> None:
     stalls = Stalls(LIMIT)
     progress = {0: waiting(100), 1: script(100)}
-    assert stalls.slow(progress, 129) == []
-    assert [one.worker for one in stalls.slow(progress, 131)] == [1]
-    assert stalls.slow(progress, 132) == []
-    assert stalls.slow({0: waiting(133), 1: script(133)}, 134) == []
+    assert stalls.slow(progress, {}, 129) == []
+    assert [one.worker for one in stalls.slow(progress, {}, 131)] == [1]
+    assert stalls.slow(progress, {}, 132) == []
+    assert stalls.slow({0: waiting(133), 1: script(133)}, {}, 134) == []
     again = {0: waiting(140), 1: script(140)}
-    assert [one.worker for one in stalls.slow(again, 171)] == [1]
+    assert [one.worker for one in stalls.slow(again, {}, 171)] == [1]
 
 
 def test_who_works_is_named_once_and_once_more_when_it_does_nothing() -> None:
     stalls = Stalls(LIMIT)
     for now, quiet, said in [(131, 0.0, 1), (132, 2.0, 0), (165, 31.0, 1), (166, 32.0, 0)]:
-        found = stalls.slow({0: waiting(100), 1: script(100, quiet=quiet)}, now)
+        found = stalls.slow({0: waiting(100), 1: script(100, quiet=quiet)}, {}, now)
         assert [one.worker for one in found] == [1] * said
 
 
@@ -106,3 +106,18 @@ def test_it_is_known_how_long_it_was() -> None:
     one = script(100, quiet=3.0, busy="evaluating")
     found = waited_for({0: waiting(110), 1: one, 2: waiting(105)}, 117)
     assert found == [Awaited(1, waited=12, quiet=3.0, busy="evaluating")]
+
+
+def test_a_newcomer_that_does_nothing_is_found_though_nobody_waits_for_it() -> None:
+    stalls = Stalls(LIMIT)
+    for quiet, slow, found in [(29, 0, 0), (31, 1, 0), (61, 0, 0), (62, 0, 1)]:
+        apart = {2: script(10, rounds=0, quiet=quiet), 3: waiting(0, rounds=0)}
+        joint = {0: script(100), 1: waiting(169)}
+        assert [one.worker for one in stalls.slow(joint, apart, 170)] == [2] * slow
+        assert [one.worker for one in stalls.look(joint, apart, 170)] == [2] * found
+
+
+def test_it_is_said_that_a_newcomer_does_nothing() -> None:
+    sentence = Apart(3, 31.0).sentence(LIMIT)
+    assert sentence.startswith("worker 3 has not joined yet, and has done nothing in its script")
+    assert "after 60 s it is given up" in sentence

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spotmpi.launch.control_messages import Report
+from spotmpi.launch.head.fates import WorkerState
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
-from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launcher_channel import IN_ROUND, Measured
 from tests.saying import said
 

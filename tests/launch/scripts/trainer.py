@@ -5,7 +5,7 @@ usage: trainer.py [STEPS] [DEED:WORKER@STEP]...
 ``say``: write a line to each stream. ``rest``: come back at SIGUSR1. Also until SIGUSR1:
 ``compute``, have a ``child`` compute, or wait and say so (``busy``). Never come back from the
 script: ``hang`` waits for a signal, ``lock`` for a lock, ``read`` for what nobody writes, ``poll``
-for what never happens. ``all`` names all workers.
+for what never happens. ``all`` names all workers; at ``before``, as a step, there is no trainer.
 """
 
 import itertools
@@ -73,11 +73,18 @@ def say():
 DEEDS = {one.__name__: one for one in (hang, lock, read, poll, rest, compute, child, busy, say)}
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
+
+def do(worker, step):
+    """What this worker is to do there."""
+    for word in sys.argv[1:]:
+        deed, _, place = word.partition(":")
+        if place in (f"{worker}@{step}", f"all@{step}"):
+            DEEDS[deed]()
+
+
+do(os.environ.get("SPOTMPI_NEWCOMER") or os.environ.get("OMPI_COMM_WORLD_RANK"), "before")
 with spotmpi.Trainer({"w": np.zeros(8)}, optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
     for step in steps:
-        for word in sys.argv[1:]:
-            deed, _, place = word.partition(":")
-            if place in (f"{trainer.worker}@{step}", f"all@{step}"):
-                DEEDS[deed]()
+        do(trainer.worker, step)
         trainer.step({"w": np.ones(8)})
 print(f"worker {trainer.worker} took {trainer.steps} steps with {len(trainer.workers)}")

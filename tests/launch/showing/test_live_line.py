@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from spotmpi.launch.control_messages import SavedAt
+from spotmpi.launch.head.fates import WorkerState
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
-from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.showing.live_line import banner, line, pace
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 from tests.launch.commands.test_status_table import status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotmpi.launch.head.worker_state import WorkerState
+from spotmpi.launch.head.fates import WorkerState
 from spotmpi.launch.showing.view import View
 from tests.launch.commands.test_status_table import status
 

@@ -1,13 +1,28 @@
-"""What the launcher knows of one worker. Pure."""
+"""What has become of one worker, and of a job at its end. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NEWCOMERS", "Worker", "WorkerState"]
+__all__ = ["NEWCOMERS", "JobEnding", "Worker", "WorkerState"]
 
 NEWCOMERS = ("waiting", "joining", "turned away")
 """States of those that came later than the others, and do not train."""
+
+
+@dataclass(frozen=True)
+class JobEnding:
+    """How the job ends: its code, one sentence that says why and what to do, and what to show.
+
+    ``text`` is shown above the sentence (a traceback). ``runtime`` asks for what mpirun said.
+    ``again``: the launcher starts the job again.
+    """
+
+    code: int
+    sentence: str
+    text: str = ""
+    runtime: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,7 +40,12 @@ class WorkerState:
     @property
     def lives(self) -> bool:
         """Whether it has not come to its end."""
-        return self.state in ("starting", "training", "trained", "waiting", "joining")
+        return self.comes or self.state in ("training", "trained")
+
+    @property
+    def comes(self) -> bool:
+        """Whether it is on its way to its first step."""
+        return self.state in ("starting", "waiting", "joining")
 
 
 @dataclass
