@@ -27,6 +27,9 @@ Every fabric guarantees the following, and one suite of contract tests checks it
   number of such members, while these stay the same. What was added in an earlier training is gone.
 - ``Signal`` and ``Signals`` never wait and never raise `PeersLost`. A mark may come late, or never
   if there is a build meanwhile. A mark may be from an earlier training.
+- ``Post`` never waits and never raises `PeersLost`. What one worker posts to another arrives once
+  and in order, as long as both live, even if others are lost. ``Receive`` raises `PeersLost` as
+  ``Wait`` does, unless a message has come.
 - ``Meet`` and ``Knock`` raise `PeersLost` when nobody remains who could admit the newcomer.
 """
 
@@ -58,6 +61,7 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import NO_PLAN, PlannedChange, RevokeControl, Send
 
 __all__ = [
+    "KEY",
     "MARK",
     "AddUp",
     "Arena",
@@ -72,12 +76,15 @@ __all__ = [
     "Handle",
     "Knock",
     "Meet",
+    "Message",
     "Move",
     "Part",
     "Poll",
+    "Post",
     "Proceed",
     "Publish",
     "Rebuild",
+    "Receive",
     "Request",
     "Revoke",
     "Shape",
@@ -211,6 +218,46 @@ MARK = 32
 """Longest mark, in bytes."""
 
 
+@dataclass(frozen=True)
+class Post:
+    """Send ``content`` to another member. Copies it and returns at once. Local.
+
+    Those that are posted to one worker arrive in order, each once, while both live. What is posted
+    to a dead one is dropped.
+    """
+
+    to: WorkerId
+    key: bytes
+    """What it is for, in `KEY` bytes: only who asks for this key gets it."""
+    content: Buffer
+    """Bytes, flat, in memory of the host."""
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Wait for the next message of this key from any of these members. Replies with a `Message`.
+
+    Raises `PeersLost` if none has come, and a member is dead or the fabric was revoked.
+    """
+
+    senders: Sequence[WorkerId]
+    key: bytes
+    waits: bool = True
+    """False: reply None if none has come. That never raises."""
+
+
+KEY = 16
+"""Length of a key, in bytes."""
+
+
+class Message(NamedTuple):
+    """What another worker has posted."""
+
+    sender: WorkerId
+    content: memoryview
+    """It may be written to, and is there until the next `Receive`."""
+
+
 class Fetched(NamedTuple):
     """A model that another worker has published."""
 
@@ -243,6 +290,8 @@ Request = (
     | AddUp
     | Signal
     | Signals
+    | Post
+    | Receive
 )
 Steps = Generator[Request, Any, T]
 """A generator of requests that returns a T. The driver and the trainer consist of these."""

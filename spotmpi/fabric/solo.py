@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +15,12 @@ from spotmpi.fabric import (
     Depart,
     Fabric,
     Fetch,
+    Message,
+    Post,
     Proceed,
     Publish,
     Rebuild,
+    Receive,
     Request,
     Revoke,
     Shape,
@@ -39,6 +43,8 @@ class SoloFabric(Fabric):
     def __init__(self) -> None:
         self.me = 0
         self.membership = Membership.first([socket.gethostname()])
+        self._posted: dict[bytes, deque[bytes]] = {}
+        """What it has posted to itself, by key."""
 
     def arena(
         self,
@@ -63,6 +69,12 @@ class SoloFabric(Fabric):
                 pass
             case Publish() | Fetch() | Signal():
                 pass  # there is nobody to show, ask or tell anything
+            case Post(_, key, content):
+                self._posted.setdefault(key, deque()).append(bytes(memoryview(content)))
+            case Receive(_, key) if come := self._posted.get(key):
+                return Message(self.me, memoryview(bytearray(come.popleft())))
+            case Receive(waits=False):
+                return None
             case AddUp():
                 return 1
             case Signals():

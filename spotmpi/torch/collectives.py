@@ -6,20 +6,25 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from spotmpi.errors import PeersLost, UsageError
+from spotmpi.protocol.membership import WorkerId
 from spotmpi.torch.passes import Passes
 from spotmpi.torch.tensors import bytes_of, from_bytes
 from spotmpi.torch.torch_rounds import Rounds, values_of
 
-__all__ = ["NO_PASS", "Calls", "Collectives", "lost"]
+__all__ = ["NO_PASS", "Calls", "Collectives", "like", "lost"]
 
 NO_PASS = (
     "it can only join where a pass through a DataLoader with DistributedSampler or ElasticSampler "
     "begins, and the others' script had come to none"
 )
 """Why a newcomer is turned away."""
+
+_MOST_POSTED = (1 << 31) - (1 << 10)
+"""Bytes of a message, as MPI counts them."""
 
 _FOLDS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "SUM": torch.add,
@@ -83,6 +88,17 @@ class Calls:
         device. ``kind``: the type in which they are summed. ``step``: see `reduce`."""
         raise NotImplementedError
 
+    def post(self, to: int, key: bytes, content: Any) -> None:
+        """Send bytes to the worker of this rank, for who asks for this key. Local, and does not
+        wait. Raises PeersLost if it is known to be lost."""
+        raise NotImplementedError
+
+    def receive(self, senders: Sequence[int], key: bytes, waits: bool) -> tuple[int, Any] | None:
+        """Return the rank and the bytes of the next message of this key from one of these ranks.
+        None if none has come and this call does not wait, and on a newcomer that rehearses. Raises
+        PeersLost if one of them is lost meanwhile, or all were before."""
+        raise NotImplementedError
+
     def meet(self) -> None:
         """Return when all have called it."""
         self.exchange(None)
@@ -129,7 +145,7 @@ class Calls:
         asked = f"{sum(one.nbytes for one in tensors)} bytes"
         found, _ = self.from_one(source, lambda: [*map(bytes_of, tensors)], stands_in, asked)
         for one, there in zip(tensors, found, strict=True):
-            one.detach().copy_(_like(one, there))
+            one.detach().copy_(like(one, there))
 
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """Return each worker's tensor, by rank. A worker that lives stands in for one that is lost:
@@ -148,7 +164,7 @@ class Calls:
 
     def _values(self, mine: torch.Tensor) -> dict[int, torch.Tensor]:
         found = self.exchange(bytes_of(mine))
-        return {rank: _like(mine, there) for rank, there in found.items()}
+        return {rank: like(mine, there) for rank, there in found.items()}
 
     def filled(self, found: Mapping[int, Any]) -> list[Any]:
         """Return these values by rank: of one that is lost, that of the next rank which is not."""
@@ -260,6 +276,40 @@ class Collectives(Calls):
         else:
             self.standing.heard(self.group.add_up(tensors, kind, times, step))
 
+    def post(self, to: int, key: bytes, content: Any) -> None:
+        """Send bytes to the worker of this rank, unless this worker rehearses."""
+        if content.nbytes > _MOST_POSTED:
+            raise UsageError(f"a tensor of {content.nbytes} bytes is sent: send it in parts")
+        if not self.rehearses:
+            (worker,) = self._workers([to])
+            self.group.post(worker, key, content)
+
+    def receive(self, senders: Sequence[int], key: bytes, waits: bool) -> tuple[int, Any] | None:
+        """Return the rank and the bytes of the next message."""
+        if self.rehearses:
+            return None
+        alone = [*senders] == [self.rank]
+        workers = self._workers(senders)
+        try:
+            message = self.group.receive(workers, key, waits and not alone)
+        except PeersLost:
+            gone = next(one for one in workers if one not in self.group.workers)
+            raise lost(self.standing.ranks[gone]) from None
+        if message is None:
+            if alone and waits:
+                raise UsageError(f"rank {self.rank} receives what it has not sent to itself")
+            return None
+        there = np.frombuffer(message.content, np.uint8)
+        return self.standing.ranks[message.sender], there
+
+    def _workers(self, ranks: Sequence[int]) -> list[WorkerId]:
+        """Return the workers of these ranks that live. Raises PeersLost if none does."""
+        members, ranked = self.group.workers, self.standing.ranks
+        found = [one for one in members if ranked.get(one) in ranks]
+        if not found:
+            raise lost(ranks[0])
+        return found
+
     def total(
         self, tensors: Sequence[torch.Tensor], kind: torch.dtype, step: bool, about: str
     ) -> tuple[int, ...]:
@@ -273,7 +323,7 @@ class Collectives(Calls):
 def lost(rank: int) -> PeersLost:
     """Return what is raised where a lost worker was to say something."""
     return PeersLost(
-        f"rank {rank}, which was to give something to all, is lost: ask "
+        f"rank {rank}, which was to give or to get something, is lost: ask "
         "spotmpi.torch.workers() who lives"
     )
 
@@ -283,7 +333,7 @@ def _summed_as(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
     return torch.promote_types(tensor.dtype, torch.float32), tensor.device
 
 
-def _like(tensor: torch.Tensor, there: Any) -> torch.Tensor:
+def like(tensor: torch.Tensor, there: Any) -> torch.Tensor:
     """Return bytes as a tensor like this one, in memory of the host. Raises UsageError."""
     if there.nbytes != tensor.numel() * tensor.element_size():
         raise UsageError(

@@ -76,6 +76,15 @@ class Part(Calls):
             source = min(found)
         return found[source], source
 
+    def post(self, to: int, key: bytes, content: Any) -> None:
+        """Send bytes to the worker of this rank."""
+        self._whole.post(self.ranks[to], key, content)
+
+    def receive(self, senders: Sequence[int], key: bytes, waits: bool) -> tuple[int, Any] | None:
+        """Return the rank and the bytes of the next message."""
+        found = self._whole.receive([self.ranks[one] for one in senders], key, waits)
+        return None if found is None else (self.ranks.index(found[0]), found[1])
+
     def _add_up(
         self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int, step: bool
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import signal
 import sys
@@ -18,12 +19,15 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from spotmpi.errors import Left, PeersLost, UsageError
+from spotmpi.fabric import KEY
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
 from spotmpi.torch.collectives import Calls, Collectives
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.part import Part, Split
 from spotmpi.torch.passes import follow_loaders
+from spotmpi.torch.pending import Arrival, Arrivals, Call
+from spotmpi.torch.tensors import bytes_of
 from spotmpi.torch.torch_rounds import Rounds
 from spotmpi.torch_calls import note_what_is_made, replace_calls, tell_of_groups
 
@@ -105,58 +109,6 @@ def _made(how: Any, _options: Any = None) -> WorkerGroup | None:
     return _the_one().part(ranks)
 
 
-class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
-    """A call that is complete, or will be when it is waited for."""
-
-    def __init__(self, result: Any, complete: Callable[[], None] | None = None) -> None:
-        """``result``: the tensors that it writes. ``complete``: completes the call; None: it is
-        complete."""
-        super().__init__()
-        self._result = result
-        self._complete = complete
-        devices = {one.device for one in _tensors_of(result) if one.device.type != "cpu"}
-        self._future: torch.futures.Future[Any] = torch.futures.Future(devices=[*devices])
-        if complete is None:
-            self.end()
-
-    def end(self) -> None:
-        """Note that it is complete."""
-        self._future.set_result(self._result)
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Return when it is complete. Torch's time limits do not apply: a loss ends no call."""
-        if not self._future.done():
-            assert self._complete is not None
-            self._complete()
-        if not self._future.done():
-            raise RuntimeError("the backward pass that asked for this sum has failed")
-        self._future.wait()  # so that this stream of a device comes after that of the sum
-        return True
-
-    def is_completed(self) -> bool:
-        """Return True if it is complete."""
-        return bool(self._future.done())
-
-    def is_success(self) -> bool:
-        """Return True if it is complete: a call that fails raises."""
-        return self.is_completed()
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future that is done when the call is complete."""
-        return self._future
-
-    def result(self) -> Any:
-        """Return the tensors that are written."""
-        return self._result
-
-
-def _tensors_of(result: Any) -> list[torch.Tensor]:
-    """Return the tensors of a call, which may be in lists."""
-    if isinstance(result, torch.Tensor):
-        return [result]
-    return [one for some in result for one in _tensors_of(some)]
-
-
 def _call(work: Callable[[], None]) -> None:
     work()
 
@@ -193,6 +145,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         self._later: list[Later] = []
         """Sums that wait for the end of a backward pass."""
         self._name = self._about = ""
+        self._arrivals = Arrivals(lambda: self.collectives)
 
     @property
     def collectives(self) -> Calls:
@@ -500,18 +453,30 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     """Calls in place of torch's: those for objects, and a barrier that torch allows gloo only."""
 
     def send(self, tensors: Tensors, rank: int, tag: int) -> Call:
-        """Refuse: only calls of all workers survive a loss."""
-        raise UsageError(_NO_PAIRS)
+        """Send a copy of a tensor to one worker, and do not wait. Raises PeersLost if that is known
+        to be lost."""
+        (mine,) = tensors
+        self.collectives.post(rank, self._key(tag), bytes_of(mine))
+        return Call(tensors)
 
-    def recv(self, tensors: Tensors, rank: int, tag: int) -> Call:
-        """Refuse: only calls of all workers survive a loss."""
-        raise UsageError(_NO_PAIRS)
+    def recv(self, tensors: Tensors, rank: int, tag: int) -> Arrival:
+        """Write what one worker sends, when it is waited for. The wait raises PeersLost if that
+        worker is lost; it goes on when another one is."""
+        (out,) = tensors
+        return self._arrivals.expect(out, [rank], self._key(tag))
 
+    def recv_anysource(self, tensors: Tensors, tag: int) -> Arrival:
+        """Write what the first of the others sends, when it is waited for. The wait raises
+        PeersLost if any of them is lost meanwhile."""
+        (out,) = tensors
+        others = [rank for rank in range(self.size()) if rank != self.rank()]
+        if not others:
+            raise UsageError("there is no other worker to receive from")
+        return self._arrivals.expect(out, others, self._key(tag))
 
-_NO_PAIRS = (
-    "torch.distributed.send() and recv() are between two workers, and spotmpi has only calls of "
-    "all of them: use broadcast or all_gather"
-)
+    def _key(self, tag: int) -> bytes:
+        """Return the key of messages in this group with this tag."""
+        return hashlib.blake2b(f"{self._name} {tag}".encode(), digest_size=KEY).digest()
 
 
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from spotmpi.errors import Left
+from spotmpi.fabric import Message
+from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.once import answer_of, outcome_of
 from spotmpi.rounds.summand import Summand
@@ -151,6 +153,18 @@ class Rounds(Group[Any]):
                 self._known.clear()
             known = self._known[known_by] = Summand.of(tree)._replace(tree=None)
         return known._replace(tree=tree)
+
+    def post(self, to: WorkerId, key: bytes, content: Any) -> None:
+        """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
+        self._run(self._connected("post()").post(to, key, content))
+
+    def receive(
+        self, senders: Collection[WorkerId], key: bytes, waits: bool = True
+    ) -> Message | None:
+        """Return the next message of this key from one of these workers; None if none has come and
+        this call does not wait. Raises PeersLost if one of them is lost."""
+        there: Message | None = self._run(self._connected("receive()").receive(senders, key, waits))
+        return there
 
     def exchange(self, value: Any) -> bytes:
         """Return each worker's value, by worker, as `values_of` reads it. It is asked for in each

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Generic, Protocol, TypeVar
 
 from spotmpi.errors import Left
+from spotmpi.fabric import Message
 from spotmpi.fabric import Steps as Asks
 from spotmpi.launcher_channel import IN_SCRIPT, LauncherChannel
 from spotmpi.protocol.exact_means import like, numbers_of
@@ -79,6 +80,16 @@ class Participant(Protocol):
         ``mine``: what this one brings. ``step``: the sum stands for a step, which the script takes
         by itself."""
 
+    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
+        """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
+
+    def receive(
+        self, senders: Collection[WorkerId], key: bytes, waits: bool = True
+    ) -> Asks[Message | None]:
+        """Return the next message of this key from one of these workers; None on a newcomer, or if
+        none has come and this call does not wait. Raises PeersLost if one of them is lost. Local,
+        but for recoveries meanwhile."""
+
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""
 
@@ -139,6 +150,17 @@ class Outsider(Generic[P]):
         """Return the script's own value: it counts for nothing."""
         yield from ()
         return like(x, numbers_of(x))
+
+    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
+        """Do nothing: the others do not wait for it."""
+        yield from ()
+
+    def receive(
+        self, senders: Collection[WorkerId], key: bytes, waits: bool = True
+    ) -> Asks[Message | None]:
+        """Return None: nobody posts to a newcomer."""
+        yield from ()
+        return None
 
     def ask_for_checkpoint(self) -> None:
         """Do nothing: nothing here is worth keeping."""

@@ -6,12 +6,15 @@ All of it is a generator of requests (`spotmpi.fabric`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from spotmpi.errors import CheckpointError, Left, Stopped
+from spotmpi.fabric import Message
 from spotmpi.fabric import Steps as Asks
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 from spotmpi.protocol import control_word
 from spotmpi.protocol.ending import EndEvent, EndState
+from spotmpi.protocol.membership import WorkerId
 from spotmpi.rounds.round import EndRound, Round
 from spotmpi.training.exchange import TrainingExchange
 
@@ -61,6 +64,18 @@ class RoundRunner:
             self._exchange.round.check(self._driver.started, parts)
             yield from self._driver.start(parts)
             self._goes_on()
+
+    def receive(self, senders: Collection[WorkerId], key: bytes) -> Asks[Message]:
+        """Wait for a message of one of these workers. Raises Left if this worker's part ends with a
+        recovery meanwhile."""
+        self.needs_others()
+        try:
+            message = yield from self._driver.receive(senders, key)
+        except Left:
+            self._part()
+            raise
+        self._goes_on()
+        return message
 
     def _enter(self, what: Round) -> Asks[None]:
         """Make this the next round. If all are to stop, and can, they stop before it."""

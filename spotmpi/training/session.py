@@ -7,13 +7,13 @@ worker and the others know the same. Until then a `JoiningWorker` stands for a n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 from spotmpi.arrays.backend import in_host_memory
+from spotmpi.fabric import Message, Post, Receive, Work
 from spotmpi.fabric import Steps as Asks
-from spotmpi.fabric import Work
 from spotmpi.operators import StepPosition
 from spotmpi.protocol.ending import EndState
 from spotmpi.protocol.exact_means import like
@@ -215,6 +215,21 @@ class Session:
             kept = pack([in_host_memory(summed.answer.total), summed.answer.workers])
         position.remember(kept, mine.known_by)
         return summed.answer
+
+    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
+        """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
+        yield Post(to, key, content)
+
+    def receive(
+        self, senders: Collection[WorkerId], key: bytes, waits: bool = True
+    ) -> Asks[Message | None]:
+        """Return the next message of this key from one of these workers; None if none has come and
+        this call does not wait. Raises PeersLost if one of them is lost. Local, but for
+        recoveries meanwhile."""
+        message: Message | None = yield Receive([*senders], key, waits=False)
+        if message is None and waits:
+            message = yield from self._runner.receive(senders, key)
+        return message
 
     def _come_together(self) -> Asks[None]:
         """Do the round first that is under way, or due as all ask for something between the same

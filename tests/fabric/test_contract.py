@@ -34,6 +34,7 @@ FIRST = [
     ("who_is_to_leave_stays_while_the_build_fails", "Plain"),
     ("the_others_go_on_fetching_past_a_death_and_after_the_build", "Hosts"),
     ("what_a_dead_worker_has_added_is_there_until_the_round", "Node"),
+    ("the_others_get_what_they_post_past_a_death_and_after_the_build", "Hosts"),
 ]
 """Each plane with what tells it from the others; the simulator has all scenarios."""
 DEADLY = [name for name in SCENARIOS if deadly(name)]
@@ -48,6 +49,7 @@ BETWEEN_HOSTS = (
     "of_who_has_left_nothing_is_fetched_any_more",
     "what_a_dead_worker_has_added_is_there_until_the_round",
     "the_others_hear_each_other_past_a_death_and_after_the_build",
+    "the_others_get_what_they_post_past_a_death_and_after_the_build",
 )
 """Deaths in what goes between hosts; what else may happen knows nothing of hosts."""
 IN_SUMS = (

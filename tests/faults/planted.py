@@ -144,6 +144,18 @@ SESSION: list[_Slip] = [
 
 DRIVER: list[_Slip] = [
     (
+        "who_waits_for_a_message_gives_up_when_anybody_is_lost",
+        "rounds/driver.py",
+        "                yield from self._recover(self._clock(), ())\n",
+        "                raise\n",
+    ),
+    (
+        "a_message_of_who_is_lost_is_waited_for",
+        "rounds/driver.py",
+        "if lost := {*senders}.difference(self.membership.ids):",
+        "if lost := {*senders}.difference(range(99)):",
+    ),
+    (
         "what_was_under_way_is_not_cancelled",
         "rounds/driver.py",
         "        yield Cancel(broken)\n",
@@ -307,6 +319,18 @@ DRIVER: list[_Slip] = [
 ]
 
 PLANES: list[_Slip] = [
+    (
+        "messages_go_by_a_communicator_that_is_revoked",
+        "fabric/mpi/mailbox.py",
+        "Path(duplicate(comm), workers)",
+        "Path(comm, workers)",
+    ),
+    (
+        "messages_take_another_way_when_somebody_comes",
+        "fabric/mpi/mailbox.py",
+        "dict.fromkeys(path.workers, path) | self._paths",
+        "self._paths | dict.fromkeys(path.workers, path)",
+    ),
     (
         "who_waits_for_a_neighbour_does_not_see_it_die",
         "fabric/planes/host_barrier.py",

@@ -148,8 +148,8 @@ def check(rank: int, standing: list[int]) -> None:
     assert told == [standing[rank // 2 * 2]]
     dist.broadcast(again.fill_(rank), src=standing[rank // 2 * 2], group=half)
     assert again.item() == standing[rank // 2 * 2]
-    refused: list[Callable[[], Any]] = [lambda: dist.send(torch.ones(1), (rank + 1) % SIZE)]
-    refused.append(lambda: dist.broadcast_object_list([1], src=7))
+    check_messages(rank, alive, half)
+    refused: list[Callable[[], Any]] = [lambda: dist.broadcast_object_list([1], src=7)]
     refused.append(lambda: dist.scatter_object_list([], [1] * SIZE, src=rank))
     if rank < 3:  # torch does not ask others at all
         local = {"use_local_synchronization": True}
@@ -164,6 +164,52 @@ def check(rank: int, standing: list[int]) -> None:
             raise AssertionError("not refused")
 
 
+def check_messages(rank: int, alive: list[int], half: Any) -> None:
+    """Messages between two workers: round the ring of those who live, and from all to one."""
+    place = alive.index(rank)
+    right, left = alive[(place + 1) % len(alive)], alive[place - 1]
+    for size in (3, 1 << 20):
+        out = torch.zeros(2, size)
+        dist.send(torch.full((2, size), float(rank)), right)
+        assert dist.recv(out, left) == left
+        assert (out == left).all()
+    mine = torch.arange(6.0).view(2, 3).t() + rank  # not contiguous
+    there, none = torch.zeros(2, 3).t(), torch.zeros(0)
+    expected = [dist.irecv(there, left, tag=2), dist.irecv(none, left, tag=1)]
+    sent = [dist.isend(none, right, tag=1), dist.isend(mine, right, tag=2)]
+    mine.fill_(9)  # it was copied
+    for work in (*sent, *expected[::-1]):
+        work.wait()
+    assert there.equal(torch.arange(6.0).view(2, 3).t() + left)
+    outs = [torch.zeros(1, dtype=torch.int64) for _ in range(3)]
+    both = [dist.P2POp(dist.irecv, out, left) for out in outs]
+    both += [dist.P2POp(dist.isend, torch.tensor([one]), right) for one in (4, 5, 6)]
+    works = dist.batch_isend_irecv(both)
+    while not works[1].is_completed():
+        pass
+    assert [int(one) for one in outs[:2]] == [4, 5]
+    works[2].wait()
+    assert [int(one) for one in outs] == [4, 5, 6]
+    if rank == alive[0]:
+        found = [dist.recv(out) for out in outs[: len(alive) - 1]]
+        assert sorted(found) == alive[1:]
+        assert [int(one) for one in outs[: len(found)]] == found
+        dist.send_object_list([{"to": right}, "x"], dst=right)
+    else:
+        dist.send(torch.tensor([rank]), alive[0])
+        said: list[Any] = [None, None]
+        if left == alive[0]:
+            dist.recv_object_list(said, src=left)
+            assert said == [{"to": rank}, "x"]
+    other = rank ^ 1
+    if other in alive:
+        dist.send(torch.tensor([rank]), other)
+        dist.send(torch.tensor([10 + rank]), other, group=half)
+        assert dist.recv(outs[0], other, group=half) == other
+        assert dist.recv(outs[1], other) == other
+        assert [int(one) for one in outs[:2]] == [10 + other, other]
+
+
 def main() -> None:
     """All calls; then without the workers 0 and 2."""
     torch.set_num_threads(1)
@@ -176,6 +222,17 @@ def main() -> None:
     check(rank, [0, 1, 2, 3])
     if rank in (0, 2):
         os.kill(os.getpid(), signal.SIGKILL)
+    # The first one recovers only if the other one does, which waits for its message.
+    there = torch.zeros(1)
+    if rank == 1:
+        try:
+            dist.recv(there)
+        except PeersLost as lost:
+            assert "rank" in str(lost)  # noqa: PT017 - this is no test of pytest's
+        dist.send(there + 7, 3)
+    else:
+        dist.recv(there, 1)
+        assert there.item() == 7
     while spotmpi.torch.workers() != (1, 3):
         dist.barrier()
     check(rank, [1, 1, 3, 3])
@@ -198,7 +255,10 @@ def main() -> None:
     alike = called_in("lightning.fabric", gives)  # whose broadcasts are the same on all
     assert alike(0) == [1.0, None, 1]  # from the first one that lives
     gone += [lambda: alike(2), lambda: called_in("lightning_models", gives)(0)]
-    for number, call in zip((2, 0, 0, 0, 2, 2, 0), gone, strict=True):
+    early = dist.irecv(torch.zeros(1), 2)
+    gone += [lambda: dist.send(torch.zeros(1), 0), lambda: dist.recv(torch.zeros(1), 2)]
+    gone += [early.wait, early.wait]
+    for number, call in zip((2, 0, 0, 0, 2, 2, 0, 0, 2, 2, 2), gone, strict=True):
         try:
             call()
         except PeersLost as lost:

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 import spotmpi.torch
+from spotmpi.errors import PeersLost
 
 SAMPLERS = {"elastic": spotmpi.torch.ElasticSampler, "torch": DistributedSampler}
 NEWCOMER = os.environ.get("SPOTMPI_NEWCOMER")
@@ -33,6 +34,22 @@ def end(condition: bool) -> None:
     """Kill this worker, unless it is a newcomer."""
     if condition and NEWCOMER is None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exchange(rank: int) -> None:
+    """Send this worker's rank to the next one that lives, and get that of the one before."""
+    alive = spotmpi.torch.workers()
+    place = alive.index(rank)
+    right, left = alive[(place + 1) % len(alive)], alive[place - 1]
+    if right != rank:
+        there = torch.full((1 << 16,), -1)
+        try:
+            dist.isend(torch.full((1 << 16,), rank), right)
+            dist.recv(there, left)
+        except PeersLost:
+            return
+        # (Of a newcomer that has yet to come to the others nobody gets anything.)
+        assert {*there.tolist()} <= ({left} if NEWCOMER is None else {left, -1})
 
 
 def digest(held: Any) -> int:
@@ -113,6 +130,7 @@ def main() -> None:
         right[2] = Path("enough").exists()
         end((str(rank), "!", str(number)) in deaths)
         dist.all_reduce(right)
+        exchange(rank)
         model.train()
         if right[2]:
             break

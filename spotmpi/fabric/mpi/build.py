@@ -28,6 +28,7 @@ class Build:
     def rebuild(self, members: frozenset[WorkerId] | None, change: PlannedChange) -> Built:
         """Perform `Rebuild`."""
         data, control = self._paths.data, self._paths.control
+        self._paths.mailbox.forget(data.path.workers, self._retired)
         self._retired.free()
         shrunk, alive = _shrink(data.path)
         if control.agree(shrunk is not None and members == frozenset(alive)):

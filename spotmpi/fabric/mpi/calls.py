@@ -55,7 +55,7 @@ _FEW = 1024
 """Elements from which on MPI sums in an order of its own. Smaller models are only summed by MPI
 (`planes.shared_memory_plane`), and their order is the order of the members."""
 
-Sent = tuple[MPI.Request, bytes, MPI.Comm]
+Sent = tuple[MPI.Request, bytes | memoryview, MPI.Comm]
 """A message that may be under way. Its bytes must live until MPI says that they have left."""
 
 

@@ -18,7 +18,7 @@ class DataPath:
         self.path = Path(MPI.COMM_SELF, [me])
         """Communicator of the members. A newcomer is alone as long as it is no member."""
         line = MpiLine(lambda: self.path)
-        self.plane = plane(Ways(self._sum, self._broken, line, threads()))
+        self.plane = plane(Ways(self._sum, self.broken, line, threads()))
         self._together = False
         """True if members of one host share memory."""
 
@@ -65,6 +65,7 @@ class DataPath:
         if backend is not HOST:
             backend.from_host(part.result, result)
 
-    def _broken(self) -> bool:
+    def broken(self) -> bool:
+        """Return True if MPI knows that a member is lost, or has revoked this path."""
         MPI.COMM_SELF.Iprobe()  # MPI learns of losses only while it is called
         return is_broken(self.path.comm)

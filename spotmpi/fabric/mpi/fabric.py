@@ -1,9 +1,10 @@
 """The fabric over MPI with ULFM.
 
-There are two communicators. ``data`` carries collectives. A worker that meets a failure revokes it,
-and the build replaces it by ``Shrink``. ``control`` carries tokens between two live workers, which
-works with dead members as long as nobody revokes it. Only a recovery that fails half-way revokes it
-(see `recovery`), and then the build replaces it as well.
+There are two paths, a communicator each. ``data`` carries collectives. Who meets a failure there
+revokes it, and the build replaces it by ``Shrink``. ``control`` carries tokens between two live
+workers, which works with dead members as long as nobody revokes it. Only a recovery that fails
+half-way revokes it (see `recovery`), and then the build replaces it as well. Messages have
+communicators of their own (`mailbox`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     AddUp,
     Arena,
@@ -23,11 +25,14 @@ from spotmpi.fabric import (
     Fetch,
     Knock,
     Meet,
+    Message,
     Part,
     Poll,
+    Post,
     Proceed,
     Publish,
     Rebuild,
+    Receive,
     Request,
     Revoke,
     Shape,
@@ -40,7 +45,7 @@ from spotmpi.fabric import (
     Work,
 )
 from spotmpi.fabric.mpi.build import Build
-from spotmpi.fabric.mpi.calls import MPI, duplicate
+from spotmpi.fabric.mpi.calls import MPI, PAUSE, duplicate
 from spotmpi.fabric.mpi.guests import Arrival, Guests
 from spotmpi.fabric.mpi.half_made import guard
 from spotmpi.fabric.mpi.models import MpiModels
@@ -127,6 +132,8 @@ class MpiFabric(Fabric):
             case Signals():
                 self._paths.control.listen()  # the next poll reports the losses that this finds
                 return self._signals.heard()
+            case Post() | Receive():
+                return self._mail(request)
             case Publish(model):
                 self._models.publish(model)
             case Fetch(worker):
@@ -152,7 +159,7 @@ class MpiFabric(Fabric):
                 self._paths.control.revoke()
             case Rebuild(members, change):
                 self._signals.take()  # else marks would stay for ever on an old path
-                with self._models.resting():
+                with self._models.resting(), self._paths.mailbox.resting():
                     return self._build.rebuild(members, change)
             case Depart():
                 self._build.depart()
@@ -163,6 +170,21 @@ class MpiFabric(Fabric):
             case Knock():
                 return self._arrival.knock()
         return None
+
+    def _mail(self, request: Post | Receive) -> Message | None:
+        """Perform a request that is about messages."""
+        mailbox, control = self._paths.mailbox, self._paths.control
+        if isinstance(request, Post):
+            mailbox.post(request.to, request.key, request.content)
+            control.ring([request.to])
+            return None
+        while True:
+            message = mailbox.take(request.senders, request.key)
+            if message is not None or not request.waits:
+                return message
+            if self._paths.broken():
+                raise PeersLost("a peer was lost while a message was waited for")
+            control.doorbell.wait(PAUSE)
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
         """Have a thread spawn the newcomer."""

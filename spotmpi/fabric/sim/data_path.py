@@ -28,6 +28,7 @@ from spotmpi.fabric import (
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.fabric.sim.collectives import RUBBISH, Call, Collective, Data, Misuse
+from spotmpi.fabric.sim.mailboxes import Mailboxes
 from spotmpi.fabric.sim.ways import Ways
 from spotmpi.fabric.sim.workers import LATER, Process, Workers
 from spotmpi.protocol.membership import WorkerId
@@ -40,8 +41,11 @@ class DataPath:
     worker dies right after it or a moment later.
     """
 
-    def __init__(self, workers: Workers, ways: Ways, in_place: bool, weighs: bool) -> None:
+    def __init__(
+        self, workers: Workers, ways: Ways, mailboxes: Mailboxes, in_place: bool, weighs: bool
+    ) -> None:
         """``in_place`` and ``weighs``: see `Simulation`."""
+        self._mailboxes = mailboxes
         self._time, self._workers, self._ways = workers.time, workers, ways
         self._in_place, self._weighs = in_place, weighs
         self._handles: Handle = 0
@@ -63,7 +67,7 @@ class DataPath:
 
     def start(self, worker: WorkerId, process: Process, request: Start) -> Any:
         """Perform `Start`."""
-        if _fails(process) and self._time.random.random() < 0.5:
+        if process.fails and self._time.random.random() < 0.5:
             fill([request.part.result], RUBBISH)
             return PeersLost("simulated")
         return self._call(worker, process, request.part)
@@ -201,9 +205,10 @@ class DataPath:
         self._workers.reply(worker, PeersLost("simulated") if lost else None)
 
     def disturb(self, worker: WorkerId, process: Process) -> None:
-        """Fail the worker's collectives if it knows of a loss or a revocation."""
-        if process.data is None or not _fails(process):
+        """Fail what the worker waits for if it knows of a loss or a revocation."""
+        if process.data is None or not process.fails:
             return
+        self._mailboxes.disturb(worker, process)
         for handle, call in list(process.under_way.items()):
             if not call.entered or call.done or call.lost:
                 continue
@@ -220,12 +225,6 @@ class DataPath:
         process = self._workers.processes.get(worker)
         if process is not None and handle in process.under_way:
             process.under_way[handle].spoil()
-
-
-def _fails(process: Process) -> bool:
-    """Return True if the worker knows that collectives must fail."""
-    assert process.data is not None
-    return process.revoked or not process.dead_known.isdisjoint(process.data.everybody)
 
 
 def _sum(brought: Sequence[Any]) -> Any:

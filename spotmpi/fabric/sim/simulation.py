@@ -11,6 +11,7 @@ from spotmpi.fabric.sim.control_path import ControlPath
 from spotmpi.fabric.sim.data_path import DataPath
 from spotmpi.fabric.sim.errands import Errands
 from spotmpi.fabric.sim.faults import Arrival, Faults, Kill, LeaveNotice
+from spotmpi.fabric.sim.mailboxes import Mailboxes
 from spotmpi.fabric.sim.models import Marks, Models
 from spotmpi.fabric.sim.newcomers import Newcomers
 from spotmpi.fabric.sim.sums import Sums
@@ -53,7 +54,8 @@ class Simulation:
         self.workers = workers = Workers(self.time, self._returned)
         self.faults = Faults(self.time, kills, arrivals, notices, stop, self._arrive)
         self.ways = Ways(workers, host_of)
-        self.data_path = data = DataPath(workers, self.ways, in_place, weighs)
+        mailboxes = Mailboxes(workers)
+        self.data_path = data = DataPath(workers, self.ways, mailboxes, in_place, weighs)
         self.newcomers = newcomers = Newcomers(workers)
         self.models = models = Models(workers)
         self.sums = Sums(workers, host_of)
@@ -75,9 +77,11 @@ class Simulation:
             fabric.Knock: newcomers.wait,
             fabric.Meet: newcomers.wait,
             fabric.Poll: control.poll,
+            fabric.Post: mailboxes.post,
             fabric.Proceed: data.proceed,
             fabric.Publish: models.publish,
             fabric.Rebuild: builds.come,
+            fabric.Receive: mailboxes.receive,
             fabric.Revoke: data.revoke,
             RevokeControl: control.revoke,
             Send: control.send,

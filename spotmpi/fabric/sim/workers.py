@@ -42,6 +42,12 @@ class Process:
     sent: int = 0
     """Tokens that it has sent since the last seal."""
 
+    @property
+    def fails(self) -> bool:
+        """True if it knows that collectives must fail."""
+        assert self.data is not None
+        return self.revoked or not self.dead_known.isdisjoint(self.data.everybody)
+
 
 Performer = Callable[[WorkerId, Process, Any], Any]
 """Performs a worker's request. Returns the reply if nobody could tell whether the worker dies

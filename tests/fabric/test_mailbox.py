@@ -1,0 +1,95 @@
+"""Messages over MPI, as workers come and go: each pair keeps to its first communicator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fabric.test_mpi import over_mpi
+
+MAIL = """
+import os
+import sys
+import numpy as np
+from spotmpi.fabric import KEY
+from spotmpi.fabric.mpi.calls import MPI
+from spotmpi.fabric.mpi.mailbox import Mailbox
+
+KEYS = [bytes([number]) * KEY for number in range(2)]
+SIZES = [3, 5 << 20]
+world = MPI.COMM_WORLD
+me = world.Get_rank()
+near = sys.argv[1] == "sm"
+mailbox = Mailbox(me, lambda worker: near)
+
+class Retired:
+    def __init__(self):
+        self.comms = []
+
+    def add(self, *comms):
+        self.comms += comms
+
+retired = Retired()
+
+def post(to, first):
+    for number, size in enumerate(SIZES, first):
+        mailbox.post(to, KEYS[number % 2], np.full(size, number, np.uint8))
+
+def come(sender, first):
+    for number, size in enumerate(SIZES, first):
+        while (message := mailbox.take([sender], KEYS[number % 2])) is None:
+            os.sched_yield()
+        assert message.sender == sender
+        content = np.frombuffer(message.content, np.uint8)
+        assert content.size == size and (content == number).all()
+
+# Workers 0 and 1 begin, and post while worker 2 comes.
+old = world.Split(me // 2, me)
+if me < 2:
+    mailbox.enter(mailbox.furnish(old, [0, 1]))
+    post(1 - me, 2)
+path = mailbox.furnish(world.Split(0, me), [0, 1, 2])
+both = path.comm
+mailbox.enter(path)
+assert mailbox.furnish(both, [0, 1, 2]) is None, "nobody is new"
+others = [other for other in range(3) if other != me]
+for other in others:
+    post(other, 4)
+if me < 2:
+    come(1 - me, 2)
+for other in others:
+    come(other, 4)
+world.Barrier()
+# Who computes calls no MPI, and what it has posted arrives all the same.
+came = f"{sys.argv[2]}/came"
+if me == 0:
+    post(1, 10)
+    while not os.path.exists(came):
+        pass
+if me == 1:
+    come(0, 10)
+    open(came, "w").close()
+world.Barrier()
+# Worker 2 is gone; what it needed goes, what is under way to another one does not.
+if me < 2:
+    post(1 - me, 6)
+    while not retired.comms:
+        mailbox.forget([0, 1], retired)
+    post(2, 8)
+    come(1 - me, 6)
+    mailbox.forget([0, 1], retired)
+    assert retired.comms == [both]
+else:
+    assert mailbox.take([0, 1], KEYS[0]) is None
+world.Barrier()
+print("CAME", me, flush=True)
+world.Barrier()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("transport", ["sm", pytest.param("tcp", marks=pytest.mark.matrix)])
+def test_messages_find_their_way_as_workers_come_and_go(tmp_path: Path, transport: str) -> None:
+    said = over_mpi(tmp_path, 3, "-c", MAIL, transport, str(tmp_path), transport=transport)
+    assert said.count("CAME") == 3, said
