@@ -7,6 +7,7 @@ import re
 import signal
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -19,27 +20,29 @@ JOBS = Path(__file__).parents[2] / "jobs" / "pytorch"
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("name", "begun", "last"),
+    ("name", "arguments", "begun", "last"),
     [
-        ("train_ddp", "batch 10:", "it has not seen"),
-        ("train_accelerate", "rank 0: .* epoch 1", "epoch 4"),
-        ("train_lightning", "rank 0: .* epoch 1", "epoch 4"),
-        ("train_transformers", "rank 0: .* epoch 1", "epoch 4"),
+        ("train_ddp", "--epochs 1", "batch 10:", "it has not seen"),
+        ("train_resnet", "--epochs 2 --images 960", "batch 5:", "epoch 1"),
+        ("train_accelerate", "", "rank 0: .* epoch 1", "epoch 4"),
+        ("train_lightning", "", "rank 0: .* epoch 1", "epoch 4"),
+        ("train_transformers", "", "rank 0: .* epoch 1", "epoch 4"),
     ],
 )
 def test_it_goes_on(
     start,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     name: str,
+    arguments: str,
     begun: str,
     last: str,
 ) -> None:
     package = name.partition("_")[2]
-    if package != "ddp" and not find_spec(package):
+    if package not in ("ddp", "resnet") and not find_spec(package):
         pytest.skip(f"no {package}: python -m pip install {package}")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     script = JOBS / f"{name}.py"
-    running = start("run", "-n", 3, script, *(("--epochs", 1) if package == "ddp" else ()))
+    running = start("run", "-n", 3, script, *arguments.split())
     running.until(begun)
     (first,) = (
         wrapper
@@ -74,3 +77,16 @@ def test_a_newcomer_joins_a_script_for_lightning(
     *_, last = running.until(line.format(2, rank, r"([\d.]+)", r"(\d+)"), times=3)
     other = 1 - lost
     running.until(line.format(other, other, *last.groups()))
+
+
+def test_images_are_read_in_the_form_of_cifar_10(tmp_path: Path) -> None:
+    resnet = run_path(str(JOBS / "train_resnet.py"))
+    for number in range(2):
+        rows = [bytes([number + 3]) + bytes(range(256)) * 12, bytes([9]) + bytes(3072)]
+        (tmp_path / f"data_batch_{number}.bin").write_bytes(b"".join(rows))
+    x, y = resnet["read"](sorted(tmp_path.glob("data_batch_*.bin")))
+    assert y.tolist() == [3, 9, 4, 9]
+    assert x.shape == (4, 3, 32, 32)
+    assert x[2, 0, 0].tolist() == list(range(32))  # red, the first row
+    assert x[2, 1, 7, 31] == 255
+    assert not x[3].any()
