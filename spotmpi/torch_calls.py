@@ -23,6 +23,7 @@ MADE: list[weakref.ref[Any]] = []
 
 OWN_CALLS = (
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
+    *("send_object_list", "recv_object_list"),
     "monitored_barrier",  # of which torch allows gloo only
 )
 """The calls that a group of spotmpi makes itself: those for objects, and a barrier."""
@@ -41,19 +42,16 @@ def replace_calls() -> None:
             put(name, _asking_group(usual))
 
 
-def _asking_group(usual: Callable[..., None]) -> Callable[..., None]:
+def _asking_group(usual: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that asks its group for a call of its own, and else makes the usual one."""
     known = inspect.signature(usual)
 
     @functools.wraps(usual)
-    def call(*given: Any, **named: Any) -> None:
+    def call(*given: Any, **named: Any) -> Any:
         arguments = known.bind(*given, **named).arguments
         group = arguments.pop("group", None) or sys.modules["torch.distributed"].group.WORLD
         ours = getattr(group, "own_calls", {}).get(usual.__name__)
-        if ours is None:
-            usual(*given, **named)
-        else:
-            ours(group, **arguments)
+        return usual(*given, **named) if ours is None else ours(group, **arguments)
 
     setattr(call, _ASKS, True)
     return call

@@ -235,7 +235,7 @@ class Post:
 
 @dataclass(frozen=True)
 class Receive:
-    """Wait for the next message of this key from any of these members. Replies with a `Message`.
+    """Wait for the next message of this key from any of these workers. Replies with a `Message`.
 
     Raises `PeersLost` if none has come, and a member is dead or the fabric was revoked.
     """
@@ -243,7 +243,7 @@ class Receive:
     senders: Sequence[WorkerId]
     key: bytes
     waits: bool = True
-    """False: reply None if none has come. That never raises."""
+    """False: reply None if none has come and nothing is wrong."""
 
 
 KEY = 16
@@ -343,8 +343,8 @@ class Fabric(ABC):
         return
 
     def move_on(self) -> None:
-        """Begin another training: forget what was published or added up in the last one, and brief
-        its newcomers again.
+        """Begin another training: forget what was published, added up or posted in the last one,
+        and brief its newcomers again.
 
         All members do this before a round that all enter. After that round they find nothing old.
         """

@@ -71,8 +71,11 @@ class SoloFabric(Fabric):
                 pass  # there is nobody to show, ask or tell anything
             case Post(_, key, content):
                 self._posted.setdefault(key, deque()).append(bytes(memoryview(content)))
-            case Receive(_, key) if come := self._posted.get(key):
-                return Message(self.me, memoryview(bytearray(come.popleft())))
+            case Receive(_, key) if key in self._posted:
+                content = self._posted[key].popleft()
+                if not self._posted[key]:
+                    del self._posted[key]
+                return Message(self.me, memoryview(bytearray(content)))
             case Receive(waits=False):
                 return None
             case AddUp():

@@ -21,12 +21,10 @@ from spotmpi.fabric import (
     Cancel,
     Depart,
     Handle,
-    Message,
     Part,
     Poll,
     Proceed,
     Rebuild,
-    Receive,
     Revoke,
     Share,
     Start,
@@ -217,20 +215,10 @@ class Driver:
                 self.ledger.commit()
                 exchange.commit(self.ledger.contributors)
 
-    def receive(self, senders: Collection[WorkerId], key: bytes) -> Steps[Message]:
-        """Wait for the next message of this key from any of these workers, while no round is open.
-        Local, but for recoveries meanwhile: in these this worker takes part. Raises PeersLost if
-        any of the ``senders`` is no member any more."""
+    def recover(self) -> Steps[None]:
+        """Take part in a recovery while no round is open: a peer is lost, or others have begun."""
         assert not self.ledger.open
-        while True:
-            if lost := {*senders}.difference(self.membership.ids):
-                raise PeersLost(f"workers {sorted(lost)} were to send something, and are lost")
-            try:
-                message: Message = yield Receive([*senders], key)
-            except PeersLost:
-                yield from self._recover(self._clock(), ())
-            else:
-                return message
+        yield from self._recover(self._clock(), ())
 
     def abandon(self) -> Steps[None]:
         """Give up what is under way: this worker takes no further part. Local."""

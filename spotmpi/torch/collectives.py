@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
 
 from spotmpi.errors import PeersLost, UsageError
+from spotmpi.fabric import KEY
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.torch.passes import Passes
 from spotmpi.torch.tensors import bytes_of, from_bytes
@@ -93,10 +95,15 @@ class Calls:
         wait. Raises PeersLost if it is known to be lost."""
         raise NotImplementedError
 
-    def receive(self, senders: Sequence[int], key: bytes, waits: bool) -> tuple[int, Any] | None:
-        """Return the rank and the bytes of the next message of this key from one of these ranks.
-        None if none has come and this call does not wait, and on a newcomer that rehearses. Raises
-        PeersLost if one of them is lost meanwhile, or all were before."""
+    def receive(self, sender: int | None, key: bytes, waits: bool) -> tuple[int, Any] | None:
+        """Return the rank and the bytes of the next message of this key from this rank, or from any
+        of the others if it is None. None if none has come and this call does not wait. A newcomer
+        that rehearses gets None in place of the bytes. Raises PeersLost if the sender is lost, or
+        one that it could be meanwhile."""
+        raise NotImplementedError
+
+    def key(self, what: str) -> bytes:
+        """Return the key of messages of this kind, alike on all. Local."""
         raise NotImplementedError
 
     def meet(self) -> None:
@@ -284,10 +291,17 @@ class Collectives(Calls):
             (worker,) = self._workers([to])
             self.group.post(worker, key, content)
 
-    def receive(self, senders: Sequence[int], key: bytes, waits: bool) -> tuple[int, Any] | None:
+    def receive(self, sender: int | None, key: bytes, waits: bool) -> tuple[int, Any] | None:
         """Return the rank and the bytes of the next message."""
+        others = {*self.standing.ranks.values()} - {self.rank}
+        return self.receive_from(others if sender is None else [sender], key, waits)
+
+    def receive_from(
+        self, senders: Collection[int], key: bytes, waits: bool
+    ) -> tuple[int, Any] | None:
+        """Return the rank and the bytes of the next message from one of these ranks."""
         if self.rehearses:
-            return None
+            return next(iter(senders), self.rank), None
         alone = [*senders] == [self.rank]
         workers = self._workers(senders)
         try:
@@ -302,12 +316,16 @@ class Collectives(Calls):
         there = np.frombuffer(message.content, np.uint8)
         return self.standing.ranks[message.sender], there
 
-    def _workers(self, ranks: Sequence[int]) -> list[WorkerId]:
+    def key(self, what: str) -> bytes:
+        """Return the key of messages of this kind. What is left of an earlier group has another."""
+        return blake2b(f"{self.group.number} {what}".encode(), digest_size=KEY).digest()
+
+    def _workers(self, ranks: Collection[int]) -> list[WorkerId]:
         """Return the workers of these ranks that live. Raises PeersLost if none does."""
         members, ranked = self.group.workers, self.standing.ranks
         found = [one for one in members if ranked.get(one) in ranks]
         if not found:
-            raise lost(ranks[0])
+            raise lost(*ranks)
         return found
 
     def total(
@@ -320,11 +338,12 @@ class Collectives(Calls):
         return self.standing.alive
 
 
-def lost(rank: int) -> PeersLost:
-    """Return what is raised where a lost worker was to say something."""
+def lost(*ranks: int) -> PeersLost:
+    """Return what is raised where lost workers were to say something."""
+    said = f"rank {', '.join(map(str, ranks))}" if ranks else "another worker"
     return PeersLost(
-        f"rank {rank}, which was to give or to get something, is lost: ask "
-        "spotmpi.torch.workers() who lives"
+        f"{said}, which was to give or to get something, is lost: ask spotmpi.torch.workers() who "
+        "lives"
     )
 
 

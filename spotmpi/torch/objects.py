@@ -68,6 +68,9 @@ class Peers(Protocol):
     def ranks(self) -> Sequence[int]:
         """The ranks of its workers among all."""
 
+    def key(self, what: object) -> bytes:
+        """Return the key of messages of this kind, or with this tag."""
+
     def rank(self) -> int:
         """Return this worker's rank."""
 
@@ -132,9 +135,45 @@ def scatter_object_list(
     scatter_object_output_list[0] = _object(said[group.rank()], group)
 
 
-CALLS: Mapping[str, Callable[..., None]] = {
+def send_object_list(
+    group: Peers,
+    object_list: list[Any],
+    dst: int | None = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    use_batch: bool = False,
+) -> None:
+    """Send objects to one worker, and do not wait. Raises PeersLost if that is known to be lost."""
+    to = _rank(group, dst, group_dst)
+    group.collectives.post(to, group.key("objects"), _bytes_of(object_list, group))
+
+
+def recv_object_list(
+    group: Peers,
+    object_list: list[Any],
+    src: int | None = None,
+    device: Any = None,
+    group_src: int | None = None,
+    use_batch: bool = False,
+) -> int:
+    """Write the objects of one worker, or of the first of the others that sends some, and return
+    its rank among all. Raises PeersLost if it is lost. A newcomer that rehearses keeps its own."""
+    any_source = src is None and group_src is None
+    sender = None if any_source else _rank(group, src, group_src)
+    found = group.collectives.receive(sender, group.key("objects"), waits=True)
+    assert found is not None
+    source, there = found
+    if there is not None:
+        object_list[:] = _object(there, group)
+    return group.ranks[source]
+
+
+CALLS: Mapping[str, Callable[..., Any]] = {
     call.__name__: call
-    for call in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list)
+    for call in (
+        *(all_gather_object, gather_object, broadcast_object_list, scatter_object_list),
+        *(send_object_list, recv_object_list),
+    )
 }
 """By torch's names. Each takes a group first, and what torch's takes."""
 

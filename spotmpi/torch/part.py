@@ -80,9 +80,15 @@ class Part(Calls):
         """Send bytes to the worker of this rank."""
         self._whole.post(self.ranks[to], key, content)
 
-    def receive(self, senders: Sequence[int], key: bytes, waits: bool) -> tuple[int, Any] | None:
+    def key(self, what: str) -> bytes:
+        """Return the key of messages of this kind."""
+        return self._whole.key(what)
+
+    def receive(self, sender: int | None, key: bytes, waits: bool) -> tuple[int, Any] | None:
         """Return the rank and the bytes of the next message."""
-        found = self._whole.receive([self.ranks[one] for one in senders], key, waits)
+        others = {*self.ranks} - {self._whole.rank}
+        senders = others if sender is None else [self.ranks[sender]]
+        found = self._whole.receive_from(senders, key, waits)
         return None if found is None else (self.ranks.index(found[0]), found[1])
 
     def _add_up(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from spotmpi.errors import PeersLost
-from spotmpi.torch.collectives import Calls, like, lost
+from spotmpi.errors import PeersLost, UsageError
+from spotmpi.torch.collectives import Calls, like
 
 __all__ = ["Arrival", "Arrivals", "Call"]
 
@@ -72,16 +72,19 @@ class Arrival(Call):
     def __init__(
         self,
         out: torch.Tensor,
-        senders: Sequence[int],
+        sender: int | None,
         key: bytes,
         look: Callable[[Arrival, bool], None],
     ) -> None:
-        """``look`` completes it if it has come; given True, it waits for that."""
+        """``sender``: its rank; None: any of the others. ``look`` completes it if it has come;
+        given True, it waits for that."""
         super().__init__([out], lambda: look(self, True))
-        self.out, self.senders, self.key = out, senders, key
+        self.out, self.sender, self.key = out, sender, key
         self._look = look
-        self.source = senders[0]
+        self.source = sender or 0
         """The rank that it has come from."""
+        self.error: Exception | None = None
+        """Why it does not come."""
 
     def is_completed(self) -> bool:
         """Return True if it has come."""
@@ -89,47 +92,57 @@ class Arrival(Call):
             self._look(self, False)
         return super().is_completed()
 
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Raise UsageError: nothing would complete the future."""
+        raise UsageError("call wait() on what irecv() returns: nothing else completes it")
+
     def _source_rank(self) -> int:
         """Return the rank that it has come from, as torch asks for it."""
         return self.source
 
 
 class Arrivals:
-    """The messages that a worker expects in one group, in the order in which it asks for them."""
+    """The messages that a worker expects in one group. What comes goes to the first one, in the
+    order in which they were asked for, that takes messages of its key and its sender."""
 
     def __init__(self, calls: Callable[[], Calls]) -> None:
         self._calls = calls
         self._expected: list[Arrival] = []
 
-    def expect(self, out: torch.Tensor, senders: Sequence[int], key: bytes) -> Arrival:
-        """Return the next message of this key from one of these ranks, which is written into
-        ``out`` when it is waited for. Local."""
-        arrival = Arrival(out, senders, key, self._look)
+    def expect(self, out: torch.Tensor, sender: int | None, key: bytes) -> Arrival:
+        """Return the next message of this key from this rank, or from any if it is None, which is
+        written into ``out`` when it is waited for. Local."""
+        arrival = Arrival(out, sender, key, self._look)
         self._expected.append(arrival)
         return arrival
 
     def _look(self, wanted: Arrival, waits: bool) -> None:
-        """Complete this one, and those before it that get messages first which it could get."""
-        for one in [*self._expected]:
-            rivals = one.key == wanted.key and not {*one.senders}.isdisjoint(wanted.senders)
-            if rivals and not self._take(one, waits):
+        """Give what comes to those that expect it, until this one has come or nothing is there."""
+        while wanted in self._expected:
+            try:
+                found = self._calls().receive(wanted.sender, wanted.key, waits)
+            except (PeersLost, UsageError) as error:
+                self._fail(wanted, error)
+                break
+            if found is None:
                 return
-            if one is wanted:
-                return
-        raise lost(wanted.source)  # which was raised before
+            self._give(*found, wanted.key)
+        if wanted.error is not None:
+            raise wanted.error
 
-    def _take(self, one: Arrival, waits: bool) -> bool:
-        """Return True if it is complete. It is expected no more then, nor if its sender is lost."""
+    def _give(self, source: int, there: Any, key: bytes) -> None:
+        """Write a message to where it is expected; None: leave that as it is."""
+        one = next(one for one in self._expected if one.key == key and one.sender in (None, source))
+        one.source = source
         try:
-            found = self._calls().receive(one.senders, one.key, waits)
-        except PeersLost:
+            if there is not None:
+                one.out.detach().copy_(like(one.out, there))
+        except UsageError as error:
+            self._fail(one, error)
+        else:
             self._expected.remove(one)
-            raise
-        if found is None and not waits:
-            return False
+            one.end()
+
+    def _fail(self, one: Arrival, error: Exception) -> None:
         self._expected.remove(one)
-        if found is not None:
-            one.source, there = found
-            one.out.detach().copy_(like(one.out, there))
-        one.end()
-        return True
+        one.error = error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
 import signal
 import sys
@@ -19,7 +18,6 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from spotmpi.errors import Left, PeersLost, UsageError
-from spotmpi.fabric import KEY
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
 from spotmpi.torch.collectives import Calls, Collectives
@@ -446,7 +444,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         nothing is revoked (``--stall-timeout``)."""
         self.collectives.meet()
 
-    own_calls: ClassVar[Mapping[str, Callable[..., None]]] = {
+    own_calls: ClassVar[Mapping[str, Callable[..., Any]]] = {
         **objects.CALLS,
         "monitored_barrier": monitored_barrier,
     }
@@ -456,27 +454,24 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Send a copy of a tensor to one worker, and do not wait. Raises PeersLost if that is known
         to be lost."""
         (mine,) = tensors
-        self.collectives.post(rank, self._key(tag), bytes_of(mine))
+        self.collectives.post(rank, self.key(tag), bytes_of(mine))
         return Call(tensors)
 
     def recv(self, tensors: Tensors, rank: int, tag: int) -> Arrival:
         """Write what one worker sends, when it is waited for. The wait raises PeersLost if that
         worker is lost; it goes on when another one is."""
         (out,) = tensors
-        return self._arrivals.expect(out, [rank], self._key(tag))
+        return self._arrivals.expect(out, rank, self.key(tag))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Arrival:
         """Write what the first of the others sends, when it is waited for. The wait raises
         PeersLost if any of them is lost meanwhile."""
         (out,) = tensors
-        others = [rank for rank in range(self.size()) if rank != self.rank()]
-        if not others:
-            raise UsageError("there is no other worker to receive from")
-        return self._arrivals.expect(out, others, self._key(tag))
+        return self._arrivals.expect(out, None, self.key(tag))
 
-    def _key(self, tag: int) -> bytes:
-        """Return the key of messages in this group with this tag."""
-        return hashlib.blake2b(f"{self._name} {tag}".encode(), digest_size=KEY).digest()
+    def key(self, what: object) -> bytes:
+        """Return the key of messages of this kind, or with this tag, in this group."""
+        return self._collectives.key(f"{self._name} {what}")
 
 
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")

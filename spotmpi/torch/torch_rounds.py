@@ -154,6 +154,11 @@ class Rounds(Group[Any]):
             known = self._known[known_by] = Summand.of(tree)._replace(tree=None)
         return known._replace(tree=tree)
 
+    @property
+    def number(self) -> int:
+        """How many trainings this process has begun before this one. Alike on all."""
+        return self._connected("number", alone=True).context.history.number
+
     def post(self, to: WorkerId, key: bytes, content: Any) -> None:
         """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
         self._run(self._connected("post()").post(to, key, content))

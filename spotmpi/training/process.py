@@ -11,7 +11,7 @@ from typing import Any
 from spotmpi import locks, settings
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Fabric
-from spotmpi.launcher_channel import IN_ROUND, LauncherChannel
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, LauncherChannel
 from spotmpi.protocol import tables
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
@@ -149,6 +149,8 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
         fabric = MpiFabric(given.stand_in, given.newcomer, follow, bury)
     if given.newcomer is not None:
         channel.tell("connected")
+    else:
+        channel.progressed(me, 0, 0, IN_SCRIPT)  # such as to read a checkpoint
     return fabric
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from spotmpi.errors import CheckpointError, Left, Stopped
-from spotmpi.fabric import Message
+from spotmpi.errors import CheckpointError, Left, PeersLost, Stopped
+from spotmpi.fabric import Message, Receive
 from spotmpi.fabric import Steps as Asks
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 from spotmpi.protocol import control_word
@@ -65,17 +65,32 @@ class RoundRunner:
             yield from self._driver.start(parts)
             self._goes_on()
 
-    def receive(self, senders: Collection[WorkerId], key: bytes) -> Asks[Message]:
-        """Wait for a message of one of these workers. Raises Left if this worker's part ends with a
-        recovery meanwhile."""
+    def receive(
+        self, senders: Collection[WorkerId], key: bytes, waits: bool
+    ) -> Asks[Message | None]:
+        """Return the next message of this key from one of these workers; None if none has come and
+        this call does not wait. Takes part in recoveries meanwhile. Raises PeersLost if a sender is
+        lost, and Left if this worker's part ends with a recovery."""
+        while True:
+            lost = {*senders}.difference(self._driver.membership.ids)
+            try:
+                message: Message | None = yield Receive([*senders], key, waits and not lost)
+            except PeersLost:
+                yield from self._recover()
+                continue
+            if message is None and lost:
+                raise PeersLost(f"workers {sorted(lost)} were to send something, and are lost")
+            return message
+
+    def _recover(self) -> Asks[None]:
+        """Take part in a recovery between two rounds."""
         self.needs_others()
         try:
-            message = yield from self._driver.receive(senders, key)
+            yield from self._driver.recover()
         except Left:
             self._part()
             raise
         self._goes_on()
-        return message
 
     def _enter(self, what: Round) -> Asks[None]:
         """Make this the next round. If all are to stop, and can, they stop before it."""

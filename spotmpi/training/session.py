@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from spotmpi.arrays.backend import in_host_memory
-from spotmpi.fabric import Message, Post, Receive, Work
+from spotmpi.fabric import Message, Post, Work
 from spotmpi.fabric import Steps as Asks
 from spotmpi.operators import StepPosition
 from spotmpi.protocol.ending import EndState
@@ -226,10 +226,7 @@ class Session:
         """Return the next message of this key from one of these workers; None if none has come and
         this call does not wait. Raises PeersLost if one of them is lost. Local, but for
         recoveries meanwhile."""
-        message: Message | None = yield Receive([*senders], key, waits=False)
-        if message is None and waits:
-            message = yield from self._runner.receive(senders, key)
-        return message
+        return (yield from self._runner.receive(senders, key, waits))
 
     def _come_together(self) -> Asks[None]:
         """Do the round first that is under way, or due as all ask for something between the same

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from spotmpi.errors import PeersLost
 from spotmpi.fabric import KEY, Message, Post, Receive, Revoke, Steps, Work
 from spotmpi.protocol.recovery import RevokeControl
 from tests.fabric.contract import (
@@ -110,6 +111,21 @@ def a_revocation_interrupts_those_who_wait_for_a_message(me: int) -> Steps[Any]:
     return (yield from interrupted(3))
 
 
+@scenario(w0="lost", w1="lost", w2="lost", w3="revoked")
+def a_revocation_interrupts_those_who_look_for_a_message(me: int) -> Steps[Any]:
+    """They do not wait, and look again and again."""
+    if me == 3:
+        yield Revoke()
+        return "revoked"
+    return (yield from attempt(_looked_for()))
+
+
+def _looked_for() -> Steps[None]:
+    """Look for a message that nobody posts."""
+    while (yield Receive([3], key(7), waits=False)) is None:
+        yield Work(os.sched_yield)
+
+
 @scenario(all=[[True, [0, 1, 2, 3]], [1, 2]])
 def what_is_under_way_arrives_past_a_revocation_and_builds(me: int) -> Steps[Any]:
     """All paths are made anew, the one for messages is not."""
@@ -150,7 +166,10 @@ def the_others_get_what_they_post_past_a_death_and_after_the_build(me: int) -> S
 def _until(sender: int) -> Steps[int]:
     """The number of a message that must come, though a loss is known."""
     while True:
-        message = yield Receive([sender], key(), waits=False)
+        try:
+            message = yield Receive([sender], key(), waits=False)
+        except PeersLost:
+            message = None
         if message is not None:
             return number_of(message)
         yield Work(os.sched_yield)

@@ -80,6 +80,20 @@ if me < 2:
     come(1 - me, 6)
     mailbox.forget([0, 1], retired)
     assert retired.comms == [both]
+    assert not mailbox._come, "what was taken leaves nothing"
+    # A message whose sender dies in the middle of it is none: MPI ends its request.
+    class Broken:
+        def Test(self):
+            raise MPI.Exception(MPI.ERR_PROC_FAILED)
+    mailbox._incoming[1 - me] = Broken(), mailbox._room(KEY + 3)
+    assert mailbox.take([1 - me], bytes(KEY)) is None
+    assert not mailbox._incoming
+    mailbox._incoming[2] = Broken(), mailbox._room(KEY + 3)
+    mailbox.forget([0, 1], retired)
+    assert not mailbox._incoming and not mailbox._stale
+    mailbox.post(me, KEYS[0], np.zeros(3, np.uint8))
+    mailbox.move_on()
+    assert mailbox.take([me], KEYS[0]) is None, "it is of an earlier training"
 else:
     assert mailbox.take([0, 1], KEYS[0]) is None
 world.Barrier()

@@ -145,15 +145,15 @@ SESSION: list[_Slip] = [
 DRIVER: list[_Slip] = [
     (
         "who_waits_for_a_message_gives_up_when_anybody_is_lost",
-        "rounds/driver.py",
-        "                yield from self._recover(self._clock(), ())\n",
+        "training/round_runner.py",
+        "                yield from self._recover()\n                continue\n",
         "                raise\n",
     ),
     (
         "a_message_of_who_is_lost_is_waited_for",
-        "rounds/driver.py",
-        "if lost := {*senders}.difference(self.membership.ids):",
-        "if lost := {*senders}.difference(range(99)):",
+        "training/round_runner.py",
+        "lost = {*senders}.difference(self._driver.membership.ids)",
+        "lost = {*senders}.difference(range(99))",
     ),
     (
         "what_was_under_way_is_not_cancelled",

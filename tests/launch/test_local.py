@@ -59,13 +59,13 @@ def test_survivors_go_on_without_a_revoked_worker(run_spotmpi, deed: str) -> Non
     assert done.stdout.count("recovered") == 2
     assert "worker 0 trained with 2" in done.stdout
     told = done.stderr.splitlines()
-    # Survivors may have recovered before the wrapper of the dead one has said so.
-    recovered, revoked = sorted(told[1:3])
+    # In any order: each worker, and the wrapper of the dead one, says its part by itself.
+    checkpoint, recovered, revoked = sorted(told[1:-1])
+    assert checkpoint == "spotmpi: checkpoint of step 20 written to somewhere/step-20"
     assert f"was revoked (SIG{deed.upper()}); 2 of 3 workers remain" in revoked
     assert recovered.startswith("spotmpi: recovered from the loss of worker 1 at step 5 in ")
     assert recovered.endswith(" ms: 2 of 3 workers remain (retry, generation 1)")
     assert told[-1] == "spotmpi: 2 workers finished, 1 was revoked"
-    assert len(told) == 5  # each told once, who trains, and the checkpoint
 
 
 @pytest.mark.matrix

@@ -190,6 +190,15 @@ def check_messages(rank: int, alive: list[int], half: Any) -> None:
     assert [int(one) for one in outs[:2]] == [4, 5]
     works[2].wait()
     assert [int(one) for one in outs] == [4, 5, 6]
+    one, any_of_all = dist.irecv(outs[0], left, tag=5), dist.irecv(outs[1], tag=6)
+    for tag in (6, 5):
+        dist.send(torch.tensor([tag]), right, tag=tag)
+        (any_of_all if tag == 6 else one).wait()
+    assert [int(one) for one in outs[:2]] == [5, 6]
+    try:
+        one.get_future()
+    except UsageError as error:
+        assert "call wait()" in str(error)  # noqa: PT017
     if rank == alive[0]:
         found = [dist.recv(out) for out in outs[: len(alive) - 1]]
         assert sorted(found) == alive[1:]
@@ -199,7 +208,7 @@ def check_messages(rank: int, alive: list[int], half: Any) -> None:
         dist.send(torch.tensor([rank]), alive[0])
         said: list[Any] = [None, None]
         if left == alive[0]:
-            dist.recv_object_list(said, src=left)
+            assert dist.recv_object_list(said, src=left) == left
             assert said == [{"to": rank}, "x"]
     other = rank ^ 1
     if other in alive:
@@ -208,6 +217,24 @@ def check_messages(rank: int, alive: list[int], half: Any) -> None:
         assert dist.recv(outs[0], other, group=half) == other
         assert dist.recv(outs[1], other) == other
         assert [int(one) for one in outs[:2]] == [10 + other, other]
+
+
+def check_sizes(rank: int) -> None:
+    """A tensor of another size is refused, again and again, and later messages arrive."""
+    if rank == 1:
+        dist.send(torch.ones(3), 3)
+        dist.send(torch.ones(2), 3)
+        return
+    wrong, right = dist.irecv(torch.zeros(2), 1), dist.irecv(there := torch.zeros(2), 1)
+    right.wait()
+    assert there.tolist() == [1, 1]
+    for _ in range(2):
+        try:
+            wrong.wait()
+        except UsageError as error:
+            assert "gave 12 bytes" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("not refused")
 
 
 def main() -> None:
@@ -222,7 +249,7 @@ def main() -> None:
     check(rank, [0, 1, 2, 3])
     if rank in (0, 2):
         os.kill(os.getpid(), signal.SIGKILL)
-    # The first one recovers only if the other one does, which waits for its message.
+    # The first one recovers only if the other one does, which waits for its message, or looks.
     there = torch.zeros(1)
     if rank == 1:
         try:
@@ -230,12 +257,24 @@ def main() -> None:
         except PeersLost as lost:
             assert "rank" in str(lost)  # noqa: PT017 - this is no test of pytest's
         dist.send(there + 7, 3)
+        early = dist.irecv(there, 2)
+        try:
+            while not early.is_completed():
+                pass
+        except PeersLost as lost:
+            assert "rank 2" in str(lost)  # noqa: PT017
+        dist.send(there + 8, 3)
     else:
         dist.recv(there, 1)
         assert there.item() == 7
+        work = dist.irecv(there, 1)
+        while not work.is_completed():
+            pass
+        assert there.item() == 8
     while spotmpi.torch.workers() != (1, 3):
         dist.barrier()
     check(rank, [1, 1, 3, 3])
+    check_sizes(rank)
     assert dist.get_world_size() == SIZE
 
     def gives(src: int) -> list[Any]:

@@ -46,6 +46,9 @@ def exchange(rank: int) -> None:
         try:
             dist.isend(torch.full((1 << 16,), rank), right)
             dist.recv(there, left)
+            dist.send_object_list([rank, "x"], right)
+            dist.recv_object_list(said := [left, None], left)
+            assert said in ([left, "x"], [left, None] if NEWCOMER else [])
         except PeersLost:
             return
         # (Of a newcomer that has yet to come to the others nobody gets anything.)

@@ -180,10 +180,12 @@ class MpiFabric(Fabric):
             return None
         while True:
             message = mailbox.take(request.senders, request.key)
-            if message is not None or not request.waits:
+            if message is not None:
                 return message
             if self._paths.broken():
                 raise PeersLost("a peer was lost while a message was waited for")
+            if not request.waits:
+                return None
             control.doorbell.wait(PAUSE)
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
@@ -195,7 +197,9 @@ class MpiFabric(Fabric):
         self._guests.brief(briefing)
 
     def move_on(self) -> None:
-        """Forget what was published, added up and signalled, and have newcomers briefed again."""
+        """Forget what was published, added up, signalled and posted, and have newcomers briefed
+        again."""
+        self._paths.mailbox.move_on()
         self._models.move_on()
         self._plane.neighbours.move_on()
         self._signals.move_on()

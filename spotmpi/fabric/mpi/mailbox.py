@@ -49,8 +49,9 @@ class _Mail(NamedTuple):
 class Mailbox:
     """One worker's side of its messages with the others.
 
-    Between hosts, and where one process cannot read another one's memory, a large message moves
-    only while its sender calls MPI. So a thread does that while the script computes.
+    Between hosts a large message moves only while its sender calls MPI. So a thread does that while
+    the script computes. Within a host it does so for the largest ones, in case that one process
+    cannot read another one's memory.
     """
 
     def __init__(self, me: WorkerId, is_near: Callable[[WorkerId], bool]) -> None:
@@ -67,6 +68,8 @@ class Mailbox:
         self._sending: list[tuple[Sent, _Mail]] = []
         self._incoming: dict[WorkerId, tuple[MPI.Request, _Mail]] = {}
         """A message that is on its way into this worker's memory, by sender."""
+        self._stale: list[tuple[MPI.Request, _Mail]] = []
+        """Those of workers that are gone. MPI may write there until each has ended."""
         self._come: dict[tuple[WorkerId, bytes], deque[_Mail]] = {}
         """What nobody has asked for yet, by sender and key."""
         self._given: _Mail | None = None
@@ -91,11 +94,18 @@ class Mailbox:
         self._messenger.check()
         self._paths = {one: path for one, path in self._paths.items() if one in members}
         self._come = {key: come for key, come in self._come.items() if key[0] in members}
+        self._stale += [self._incoming.pop(one) for one in [*self._incoming] if one not in members]
+        self._stale = [one for one in self._stale if not _ended(one[0])]
         self._clear()
         used: list[MPI.Comm] = [comm for comm, _ in self._paths.values()]
         used += [comm for (_, _, comm), _ in self._sending]
         retired.add(*(comm for comm in self._comms if comm not in used))
         self._comms = [comm for comm in self._comms if comm in used]
+
+    def move_on(self) -> None:
+        """Forget what has come that nobody has asked for: another training begins."""
+        with self._turn:
+            self._come.clear()
 
     def resting(self) -> AbstractContextManager[object]:
         """Return a block in which no other thread uses MPI for messages."""
@@ -141,6 +151,8 @@ class Mailbox:
             self._fetch(sender)
             if come := self._come.get((sender, key)):
                 self._given = come.popleft()
+                if not come:
+                    del self._come[sender, key]
                 return Message(sender, self._given.all[KEY:])
         return None
 
@@ -157,7 +169,8 @@ class Mailbox:
                 del self._incoming[sender]
                 self._keep(sender, mail)
         except MPI.Exception as error:
-            peers_lost(error, comm)  # it is lost, which the other paths tell
+            self._incoming.pop(sender, None)  # else it would count as whole: MPI has ended it
+            peers_lost(error, comm)  # the sender is lost, which the other paths tell
 
     def _receives(self, sender: WorkerId, comm: MPI.Comm, rank: int) -> bool:
         """Return True if a message of this worker is on its way, or has come."""
@@ -201,3 +214,11 @@ class Mailbox:
         """Keep memory that is not needed any more, if it is worth it."""
         if len(mail.room) >= _LARGE:
             self._spare = sorted([*self._spare, mail.room], key=len)[-_SPARES:]
+
+
+def _ended(request: MPI.Request) -> bool:
+    """Return True if MPI does not write there any more."""
+    try:
+        return bool(request.Test())
+    except MPI.Exception:
+        return True

@@ -45,7 +45,7 @@ class DataPath:
         self, workers: Workers, ways: Ways, mailboxes: Mailboxes, in_place: bool, weighs: bool
     ) -> None:
         """``in_place`` and ``weighs``: see `Simulation`."""
-        self._mailboxes = mailboxes
+        self.mailboxes = mailboxes
         self._time, self._workers, self._ways = workers.time, workers, ways
         self._in_place, self._weighs = in_place, weighs
         self._handles: Handle = 0
@@ -208,7 +208,7 @@ class DataPath:
         """Fail what the worker waits for if it knows of a loss or a revocation."""
         if process.data is None or not process.fails:
             return
-        self._mailboxes.disturb(worker, process)
+        self.mailboxes.disturb(worker, process)
         for handle, call in list(process.under_way.items()):
             if not call.entered or call.done or call.lost:
                 continue

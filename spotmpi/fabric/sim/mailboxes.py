@@ -42,11 +42,18 @@ class Mailboxes:
         """Perform `Receive`."""
         given = self._given.pop(worker, bytearray())
         given[:] = b"x" * len(given)
-        message = self._take(worker, request)
-        if message is not None or not request.waits:
-            return self._workers.reply(worker, message)
-        self.disturb(worker, process)
-        return LATER
+        found: Message | PeersLost | None = self._take(worker, request)
+        if found is None and process.fails:
+            found = PeersLost("simulated")
+        if found is None and request.waits:
+            return LATER
+        process.waiting = None  # and nothing else answers it meanwhile
+        return self._workers.reply(worker, found, self._time.delays.message)
+
+    def move_on(self, me: WorkerId) -> None:
+        """Forget what has come to ``me``: it is in another training from now on."""
+        for known in [one for one in self._come if one[1] == me]:
+            del self._come[known]
 
     def disturb(self, worker: WorkerId, process: Process) -> None:
         """Interrupt the worker if it waits for a message, and knows of a loss or a revocation."""
@@ -72,5 +79,7 @@ class Mailboxes:
         for sender in request.senders:
             if come := self._come.get((sender, worker, request.key)):
                 given = self._given[worker] = bytearray(come.popleft())
+                if not come:
+                    del self._come[sender, worker, request.key]
                 return Message(sender, memoryview(given))
         return None

@@ -51,6 +51,7 @@ class SimulatedFabric(Fabric):
         """Begin another training."""
         self.simulation.newcomers.move_on(self.me)
         self.simulation.models.move_on(self.me)
+        self.simulation.data_path.mailboxes.move_on(self.me)
         self.simulation.sums.move_on()
 
     def background(self, work: Callable[[], T], name: str) -> Background[T]:

@@ -74,7 +74,7 @@ class Awaited:
             return (
                 f"{waited}has done nothing in its script for {self.quiet:.1f} s; after "
                 f"{limit:.0f} s it is revoked (--stall-timeout). If its script waits for "
-                "something, put `with trainer.busy(...)` around that"
+                "something, put `with trainer.busy(...)` around that, or give it more time"
             )
         return waited + (f"is busy: {self.busy}" if self.busy else "is at work in its script")
 
