@@ -64,7 +64,8 @@ class ControlWord(NamedTuple):
     loss_weight: float = 0.0
     numbers: int = 0
     """Numbers that a `mean` or a `sum` is asked of. In a `once`: bytes of the value, from the
-    worker that has it. In a `gather`: bytes of this worker's value."""
+    worker that has it. In a `gather`: bytes of this worker's value. At the end: 1 from a worker
+    whose script is there, and 0 from one that stops."""
     call: int = 0
     """Stands for what is summed: a number of 32 bits, the same on workers that sum the same."""
     digest: int | None = None
@@ -131,6 +132,11 @@ class ControlSum(NamedTuple):
     def stop(self) -> bool:
         """True if too few workers remain."""
         return self.values[_STOP] > 0
+
+    @property
+    def finished(self) -> bool:
+        """True if the training ends because the script of a worker is at its end."""
+        return self.over and self.size > 0
 
     @property
     def strategy(self) -> int | None:

@@ -71,6 +71,8 @@ class Ending:
         """True if all end here because they were told to stop."""
         self.finishes = False
         """True once this worker's script is at its end."""
+        self.finished = False
+        """True if all have come to the end, and the script of one of them is there."""
 
     def handle(self, event: EndEvent) -> None:
         """Go on to the next state. Raises InvalidTransition if the event cannot be, in this one."""

@@ -314,9 +314,14 @@ class EndRound(Round):
 
     kind = control_word.END
 
-    def __init__(self, memory: RoundMemory, reached: Reached) -> None:
+    def __init__(self, memory: RoundMemory, reached: Reached, finishes: bool) -> None:
+        """``finishes``: this worker's script is at its end."""
         super().__init__(memory)
-        self._reached = reached
+        self._reached, self._finishes = reached, finishes
+
+    def says(self) -> dict[str, Any]:
+        """Return what the control word says besides."""
+        return {"numbers": int(self._finishes)}
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any

@@ -77,7 +77,7 @@ class TrainingExchange:
         )
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, if the script has yet to apply its result."""
-        self.round: Round = EndRound(self.memory, self.reached)
+        self.round: Round = EndRound(self.memory, self.reached, False)
         """The open round, or the last one."""
         self.boundary = START
         """What the last round has led to."""
@@ -306,11 +306,12 @@ class TrainingExchange:
         if word.save:
             self.keeper.asked = False
         if word.over and self.round.kind != control_word.END:
-            self.round = EndRound(self.memory, self.reached)
+            self.round = EndRound(self.memory, self.reached, False)
 
     def reached(self, word: ControlSum) -> None:
         """Note that all have come to the end, or to a stop."""
         ending, keeper = self.ending, self.keeper
+        ending.finished = ending.finished or word.finished
         if ending.sealed and not word.published:
             self.context.channel.tell("goes_on")
             if not ending.stops:

@@ -136,8 +136,14 @@ class RoundRunner:
         yield from self._close()
         if not self._exchange.ending.over:
             return
+        if self._exchange.ending.finished:  # this worker came late, and did not know
+            yield from self.leave_with_all("the others have finished")
         yield from self.finish()
         raise Stopped(why)
+
+    def _end_round(self) -> EndRound:
+        exchange = self._exchange
+        return EndRound(exchange.memory, exchange.reached, exchange.ending.finishes)
 
     def _close(self) -> Asks[None]:
         """Do the last rounds. After the first of them nothing can be taken back. If there is a
@@ -145,7 +151,7 @@ class RoundRunner:
         it cannot, these are not the last rounds."""
         self._exchange.ending.handle(EndEvent.CLOSE)
         while self._exchange.ending.state in (EndState.CLOSING, EndState.KEEPING):
-            yield from self.perform(EndRound(self._exchange.memory, self._exchange.reached))
+            yield from self.perform(self._end_round())
 
     def leave_with_all(self, why: str) -> Asks[None]:
         """Leave, as the training is over, wherever this worker's script is. Raises Left."""

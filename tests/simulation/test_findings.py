@@ -109,6 +109,17 @@ FOUND = {
         strategy=_STREAMING,
         changes=(Change(12, "adpsgd:control=3"),),
     ),
+    "a_newcomer_stops_with_the_round_in_which_the_others_have_finished": Schedule(
+        5,
+        3291243346,
+        kills=(Kill(0, 621),),
+        arrivals=(Arrival(5, 124),),
+        min_workers=5,
+        size=6,
+        passes=4,
+        checkpoint_every=3,
+        strategy="localsgd:h=3",
+    ),
 }
 
 
