@@ -136,7 +136,7 @@ class ControlSum(NamedTuple):
     @property
     def finished(self) -> bool:
         """True if the training ends because the script of a worker is at its end."""
-        return self.over and self.size > 0
+        return self.over and self.values[_NUMBERS] > 0
 
     @property
     def strategy(self) -> int | None:

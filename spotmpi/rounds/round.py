@@ -15,6 +15,7 @@ from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.protocol.boundary import LENGTH
 from spotmpi.protocol.control_word import ControlSum
+from spotmpi.protocol.ending import Ending
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.rounds.memory import RoundMemory
 from spotmpi.rounds.summand import Summand
@@ -314,14 +315,13 @@ class EndRound(Round):
 
     kind = control_word.END
 
-    def __init__(self, memory: RoundMemory, reached: Reached, finishes: bool) -> None:
-        """``finishes``: this worker's script is at its end."""
+    def __init__(self, memory: RoundMemory, reached: Reached, ending: Ending) -> None:
         super().__init__(memory)
-        self._reached, self._finishes = reached, finishes
+        self._reached, self._ending = reached, ending
 
     def says(self) -> dict[str, Any]:
-        """Return what the control word says besides."""
-        return {"numbers": int(self._finishes)}
+        """Return 1 if this worker's script is at its end, and 0 if it stops."""
+        return {"numbers": int(self._ending.finishes)}
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any

@@ -321,9 +321,12 @@ class Collectives(Calls):
         return blake2b(f"{self.group.number} {what}".encode(), digest_size=KEY).digest()
 
     def _workers(self, ranks: Collection[int]) -> list[WorkerId]:
-        """Return the workers of these ranks that live. Raises PeersLost if none does."""
+        """Return the workers of these ranks that live. Raises PeersLost if none does, and
+        UsageError if there is no such rank."""
         members, ranked = self.group.workers, self.standing.ranks
         found = [one for one in members if ranked.get(one) in ranks]
+        if not found and {*ranks}.difference(ranked.values()):
+            raise UsageError(f"there is no rank {min(ranks)} among {self.size} workers")
         if not found:
             raise lost(*ranks)
         return found

@@ -93,8 +93,11 @@ class Arrival(Call):
         return super().is_completed()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Raise UsageError: nothing would complete the future."""
-        raise UsageError("call wait() on what irecv() returns: nothing else completes it")
+        """Return a future that is done. Raises UsageError if the message has not come: nothing
+        would complete the future."""
+        if not self.is_completed():
+            raise UsageError("call wait() on what irecv() returns: nothing else completes it")
+        return super().get_future()
 
     def _source_rank(self) -> int:
         """Return the rank that it has come from, as torch asks for it."""

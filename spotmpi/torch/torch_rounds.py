@@ -163,9 +163,7 @@ class Rounds(Group[Any]):
         """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
         self._run(self._connected("post()").post(to, key, content))
 
-    def receive(
-        self, senders: Collection[WorkerId], key: bytes, waits: bool = True
-    ) -> Message | None:
+    def receive(self, senders: Collection[WorkerId], key: bytes, waits: bool) -> Message | None:
         """Return the next message of this key from one of these workers; None if none has come and
         this call does not wait. Raises PeersLost if one of them is lost."""
         there: Message | None = self._run(self._connected("receive()").receive(senders, key, waits))

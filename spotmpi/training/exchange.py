@@ -77,11 +77,11 @@ class TrainingExchange:
         )
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, if the script has yet to apply its result."""
-        self.round: Round = EndRound(self.memory, self.reached, False)
+        self.ending = Ending()
+        self.round: Round = EndRound(self.memory, self.reached, self.ending)
         """The open round, or the last one."""
         self.boundary = START
         """What the last round has led to."""
-        self.ending = Ending()
 
     @property
     def me(self) -> WorkerId:
@@ -306,7 +306,7 @@ class TrainingExchange:
         if word.save:
             self.keeper.asked = False
         if word.over and self.round.kind != control_word.END:
-            self.round = EndRound(self.memory, self.reached, False)
+            self.round = EndRound(self.memory, self.reached, self.ending)
 
     def reached(self, word: ControlSum) -> None:
         """Note that all have come to the end, or to a stop."""

@@ -186,7 +186,7 @@ class JoiningWorker(Outsider[P]):
         """Join and learn. Returns a session that is level with the others after a step, or a
         `PastTraining` if they have finished this training. Raises Left if it cannot join."""
         self.training.sync.rehearse(grads)
-        self.goes_on(IN_ROUND)
+        self.tell_progress(IN_ROUND)
         self.context.channel.tell("knocks")
         try:
             briefing = Briefing.decode((yield Knock()))

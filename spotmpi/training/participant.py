@@ -84,7 +84,7 @@ class Participant(Protocol):
         """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
 
     def receive(
-        self, senders: Collection[WorkerId], key: bytes, waits: bool = True
+        self, senders: Collection[WorkerId], key: bytes, waits: bool
     ) -> Asks[Message | None]:
         """Return the next message of this key from one of these workers; None on a newcomer, or if
         none has come and this call does not wait. Raises PeersLost if one of them is lost. Local,
@@ -110,10 +110,10 @@ class Outsider(Generic[P]):
         assert briefing is not None
         self.membership = briefing.membership
         """The others' membership, as far as it is known."""
-        self.goes_on(IN_SCRIPT)
+        self.tell_progress(IN_SCRIPT)
 
-    def goes_on(self, doing: int) -> None:
-        """Tell the launcher what this worker does from now on."""
+    def tell_progress(self, doing: int) -> None:
+        """Tell the launcher what this worker is ``doing`` from now on."""
         self.context.channel.progressed(self.me, 0, self.training.progress.steps, doing)
 
     @property
@@ -156,7 +156,7 @@ class Outsider(Generic[P]):
         yield from ()
 
     def receive(
-        self, senders: Collection[WorkerId], key: bytes, waits: bool = True
+        self, senders: Collection[WorkerId], key: bytes, waits: bool
     ) -> Asks[Message | None]:
         """Return None: nobody posts to a newcomer."""
         yield from ()

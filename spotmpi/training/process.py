@@ -122,7 +122,7 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
 
         settings.check_alone()
         return SoloFabric()
-    me = given.rank or 0 if given.newcomer is None else given.newcomer
+    me = (given.rank or 0) if given.newcomer is None else given.newcomer
     channel.progressed(me, 0, 0, IN_ROUND)
     if given.newcomer is not None:
         if "mpi4py.MPI" in sys.modules:

@@ -141,17 +141,14 @@ class RoundRunner:
         yield from self.finish()
         raise Stopped(why)
 
-    def _end_round(self) -> EndRound:
-        exchange = self._exchange
-        return EndRound(exchange.memory, exchange.reached, exchange.ending.finishes)
-
     def _close(self) -> Asks[None]:
         """Do the last rounds. After the first of them nothing can be taken back. If there is a
         place for the last state, the leader writes it in a further round. If all were to stop and
         it cannot, these are not the last rounds."""
         self._exchange.ending.handle(EndEvent.CLOSE)
         while self._exchange.ending.state in (EndState.CLOSING, EndState.KEEPING):
-            yield from self.perform(self._end_round())
+            exchange = self._exchange
+            yield from self.perform(EndRound(exchange.memory, exchange.reached, exchange.ending))
 
     def leave_with_all(self, why: str) -> Asks[None]:
         """Leave, as the training is over, wherever this worker's script is. Raises Left."""

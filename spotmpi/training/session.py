@@ -221,7 +221,7 @@ class Session:
         yield Post(to, key, content)
 
     def receive(
-        self, senders: Collection[WorkerId], key: bytes, waits: bool = True
+        self, senders: Collection[WorkerId], key: bytes, waits: bool
     ) -> Asks[Message | None]:
         """Return the next message of this key from one of these workers; None if none has come and
         this call does not wait. Raises PeersLost if one of them is lost. Local, but for

@@ -46,8 +46,9 @@ def test_workers_that_never_come_back_are_revoked(start, ways: tuple[str, ...]) 
 
 
 @pytest.mark.matrix
-def test_a_worker_that_never_begins_ends_the_job(start) -> None:
-    running = start("run", "-n", 2, *AT_ONCE, TRAINER, 10, "lock:1@before")
+@pytest.mark.parametrize("where", ["before", "reading"])
+def test_a_worker_that_never_begins_ends_the_job(start, where: str) -> None:
+    running = start("run", "-n", 2, *AT_ONCE, TRAINER, 10, f"lock:1@{where}")
     assert running.wait() == EXIT_NOT_STARTED, running.output
     assert re.search(
         r"worker 1 on \S+ was lost \(the others waited \d+\.\d s for it, and for \d+\.\d s it did "
@@ -71,6 +72,22 @@ def test_a_newcomer_that_hangs_is_given_up_and_another_one_comes(start, where: s
     running.until(r"worker 3 on \S+ has joined")
     os.kill(running.pid, signal.SIGINT)
     assert running.wait() == 130
+
+
+@pytest.mark.matrix
+def test_who_waits_for_a_message_makes_nobody_awaited(start) -> None:
+    """Worker 0 waits for one of worker 1, and worker 2 has nothing to do with it."""
+    deeds = ["say:0@20", "receive:0@21", "rest:1@21", "post:1@21", "rest:2@21"]
+    running = start("run", "-n", 3, *AT_ONCE, TRAINER, 40, *deeds)
+    running.until("worker 0 at step 20")
+    folder = folder_of(running)
+    seen = until(folder, lambda now: all((one.doing_seconds or 0) > 4 for one in now.workers))
+    assert [(one.state, one.doing) for one in seen.workers] == [("training", "script")] * 3
+    assert "others have waited" not in running.output
+    for worker in (1, 2):
+        os.kill(worker_of(running, worker), signal.SIGUSR1)
+    assert running.wait() == 0, running.output
+    assert "worker 0 took 40 steps with 3" in running.output
 
 
 @pytest.mark.matrix

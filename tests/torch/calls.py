@@ -150,6 +150,7 @@ def check(rank: int, standing: list[int]) -> None:
     assert again.item() == standing[rank // 2 * 2]
     check_messages(rank, alive, half)
     refused: list[Callable[[], Any]] = [lambda: dist.broadcast_object_list([1], src=7)]
+    refused.append(lambda: dist.group.WORLD.send([torch.zeros(1)], 7, 0))
     refused.append(lambda: dist.scatter_object_list([], [1] * SIZE, src=rank))
     if rank < 3:  # torch does not ask others at all
         local = {"use_local_synchronization": True}

@@ -51,7 +51,8 @@ class Mailbox:
 
     Between hosts a large message moves only while its sender calls MPI. So a thread does that while
     the script computes. Within a host it does so for the largest ones, in case that one process
-    cannot read another one's memory.
+    cannot read another one's memory. `furnish`, `enter` and `forget` are for builds, in which it
+    rests (`resting`).
     """
 
     def __init__(self, me: WorkerId, is_near: Callable[[WorkerId], bool]) -> None:
@@ -73,7 +74,7 @@ class Mailbox:
         self._come: dict[tuple[WorkerId, bytes], deque[_Mail]] = {}
         """What nobody has asked for yet, by sender and key."""
         self._given: _Mail | None = None
-        """What was asked for last."""
+        """What was asked for last. Its memory is free with the next request."""
         self._spare: list[bytearray] = []
         self._status = MPI.Status()
 

@@ -161,8 +161,9 @@ class JobState:
 
     def blame(self, worker: int, why: str, kind: str = "killed") -> None:
         """Say why a worker is going to be killed, which will count as its revocation, of this
-        ``kind`` (as `Cause` has it)."""
-        self._workers[worker].why, self._workers[worker].kind = why, kind
+        ``kind`` (as `Cause` has it). The first reason counts: others may follow from it."""
+        if not self._workers[worker].why:
+            self._workers[worker].why, self._workers[worker].kind = why, kind
 
     def replaces(self, worker: int, lost: int) -> None:
         """Take the news that a newcomer was started in the place of a worker that was lost."""

@@ -122,8 +122,8 @@ class Stalls:
         half = self._limit / 2
         found: list[Awaited | Apart] = [one for one in waited_for(joint, now) if one.waited > half]
         found += [one for one in _apart(apart) if one.quiet > half]
-        since = _since(joint, apart)
-        keys = [(one.worker, since[one.worker], one.quiet > half) for one in found]
+        known = {**joint, **apart}
+        keys = [(one.worker, known[one.worker].since, one.quiet > half) for one in found]
         new = [one for one, key in zip(found, keys, strict=True) if key not in self._told]
         self._told = {old for old in self._told if any(old[:2] == key[:2] for key in keys)}
         self._told.update(keys)
@@ -135,11 +135,11 @@ class Stalls:
         Twice, because what is known may be old: the launcher may have been stopped itself.
         """
         seen: list[Awaited | Apart] = [*waited_for(joint, now), *_apart(apart)]
-        since = _since(joint, apart)
+        known = {**joint, **apart}
         found = [one for one in seen if one.idle > self._limit]
         before = self._suspected
-        self._suspected = {(one.worker, since[one.worker]) for one in found}
-        return [one for one in found if (one.worker, since[one.worker]) in before]
+        self._suspected = {(one.worker, known[one.worker].since) for one in found}
+        return [one for one in found if (one.worker, known[one.worker].since) in before]
 
 
 def waited_for(standing: Standings, now: float) -> list[Awaited]:
@@ -157,7 +157,3 @@ def waited_for(standing: Standings, now: float) -> list[Awaited]:
 
 def _apart(standing: Standings) -> list[Apart]:
     return [Apart(worker, one.quiet) for worker, one in standing.items() if one.doing == IN_SCRIPT]
-
-
-def _since(*standings: Standings) -> dict[int, float]:
-    return {worker: one.since for some in standings for worker, one in some.items()}

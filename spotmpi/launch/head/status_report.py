@@ -102,8 +102,7 @@ class StatusReport:
         now = time.monotonic()
         known = _known(fates, progress)
         training = {w: one for w, one in known.items() if fates[w].state == "training"}
-        coming = {w: one for w, one in known.items() if fates[w].comes}
-        self._progress.update({w: one for w, one in known.items() if w not in coming})
+        self._progress.update({w: one for w, one in known.items() if not fates[w].comes})
         last = max(self._progress.values(), key=_steps, default=None)
         step = self._resumed if last is None else max(last.steps, self._kept)
         whole = None if last is None else last.measured.whole or None
@@ -126,9 +125,7 @@ class StatusReport:
             unsaved=self._unsaved,
             stopping=self._stopping,
             workers=tuple(
-                self._worker(
-                    worker, fate, training.get(worker), coming.get(worker), waits.get(worker), now
-                )
+                self._worker(worker, fate, known.get(worker), waits.get(worker), now)
                 for worker, fate in enumerate(fates)
             ),
             hosts=tuple(
@@ -153,13 +150,13 @@ class StatusReport:
         self,
         worker: int,
         fate: WorkerState,
-        doing: Standing | None,
-        comes: Standing | None,
+        standing: Standing | None,
         waited: float | None,
         now: float,
     ) -> control_messages.WorkerReport:
         last, gone = self._progress.get(worker), self._gone.get(worker)
-        inside = doing or comes
+        doing = standing if fate.state == "training" else None
+        inside = standing if doing is not None or fate.comes else None
         if inside is not None and inside.doing != IN_SCRIPT:
             inside = None
         return control_messages.WorkerReport(

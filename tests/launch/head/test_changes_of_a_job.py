@@ -106,6 +106,7 @@ def test_a_newcomer_says_why_it_did_not_join_where_it_can() -> None:
 def test_a_newcomer_that_was_given_up_is_turned_away_with_the_reason() -> None:
     verdict, worker = with_newcomer()
     verdict.blame(worker, "its sponsor is gone")
+    verdict.blame(worker, "MPI says so, as it is being killed")
     verdict.ended(worker, signal.SIGKILL)
     assert verdict.lines == ["worker 2 on there did not join: its sponsor is gone"]
 

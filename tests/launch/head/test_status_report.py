@@ -6,7 +6,7 @@ from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.fates import WorkerState
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
-from spotmpi.launcher_channel import IN_ROUND, Measured
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Measured
 from tests.saying import said
 
 
@@ -35,3 +35,17 @@ def test_the_next_training_begins_before_the_checkpoint_of_the_one_before() -> N
     assert found.step == 3
     assert found.checkpoint is not None
     assert found.checkpoint.step == 60
+
+
+def test_who_starts_and_does_nothing_is_seen_and_counts_for_no_step() -> None:
+    standing = StatusReport("train.py", resumed=40)
+    idle = Standing(0, 0, IN_SCRIPT, 0.0, quiet=61.0)
+    fates = [WorkerState("h1", state, "") for state in ("starting", "waiting")]
+    for _ in range(2):
+        standing.look(fates, {0: idle, 1: idle._replace(doing=IN_ROUND)})
+        found = standing.report(
+            "spotmpi-00", fates, {0: idle, 1: idle._replace(doing=IN_ROUND)}, {}
+        )
+    assert (found.step, found.steps_per_second) == (40, None)
+    assert [one.quiet_seconds for one in found.workers] == [61.0, None]
+    assert [(one.doing, one.step) for one in found.workers] == [(None, None)] * 2

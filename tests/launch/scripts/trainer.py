@@ -5,7 +5,8 @@ usage: trainer.py [STEPS] [DEED:WORKER@STEP]...
 ``say``: write a line to each stream. ``rest``: come back at SIGUSR1. Also until SIGUSR1:
 ``compute``, have a ``child`` compute, or wait and say so (``busy``). Never come back from the
 script: ``hang`` waits for a signal, ``lock`` for a lock, ``read`` for what nobody writes, ``poll``
-for what never happens. ``all`` names all workers; at ``before``, as a step, there is no trainer.
+for what never happens. ``receive``: wait for a message of worker 1, which says ``post``. ``all``
+names all workers. In place of a step: ``before`` there is a trainer, ``reading`` a checkpoint.
 """
 
 import itertools
@@ -18,8 +19,10 @@ import threading
 import numpy as np
 
 import spotmpi
+from spotmpi.fabric import KEY
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
+from spotmpi.training import joining_worker
 
 numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
 steps = range(numbers[0]) if numbers else itertools.count()
@@ -65,12 +68,24 @@ def busy():
         rest()
 
 
+def receive():
+    trainer._run(trainer._connected("receive").receive([1], bytes(KEY), True))
+
+
+def post():
+    for other in trainer.workers:
+        trainer._run(trainer._connected("post").post(other, bytes(KEY), np.zeros(1, np.uint8)))
+
+
 def say():
     print(f"worker {trainer.worker} at step {trainer.steps}", flush=True)
     print(f"worker {trainer.worker} complains", file=sys.stderr, flush=True)
 
 
-DEEDS = {one.__name__: one for one in (hang, lock, read, poll, rest, compute, child, busy, say)}
+DEEDS = {
+    one.__name__: one
+    for one in (hang, lock, read, poll, rest, compute, child, busy, receive, post, say)
+}
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
 
@@ -82,7 +97,10 @@ def do(worker, step):
             DEEDS[deed]()
 
 
-do(os.environ.get("SPOTMPI_NEWCOMER") or os.environ.get("OMPI_COMM_WORLD_RANK"), "before")
+me = os.environ.get("SPOTMPI_NEWCOMER") or os.environ.get("OMPI_COMM_WORLD_RANK")
+do(me, "before")
+usual = joining_worker._resume
+joining_worker._resume = lambda *given, **how: do(me, "reading") or usual(*given, **how)
 with spotmpi.Trainer({"w": np.zeros(8)}, optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
     for step in steps:
         do(trainer.worker, step)
