@@ -297,13 +297,9 @@ def _checked(*arrays: Array, written: int = 1) -> SimpleNamespace:
     """Return the kernels for these arrays, of which the first ``written`` are written to."""
     first = arrays[0]
     for x in arrays:
-        if not (
-            isinstance(x, np.ndarray)
-            and x.dtype == first.dtype
-            and x.shape == first.shape
-            and x.ndim == 1
-            and x.flags.c_contiguous
-        ):
+        if not isinstance(x, np.ndarray) or x.ndim != 1 or not x.flags.c_contiguous:
+            refuse(arrays, np.ndarray, _OWN)
+        if x is not first and (x.size != first.size or x.dtype != first.dtype):
             refuse(arrays, np.ndarray, _OWN)
     for x in arrays[:written]:
         if not x.flags.writeable:

@@ -277,6 +277,7 @@ def nothing_left_behind() -> Iterator[None]:
 def descriptors() -> Callable[[], list[str]]:
     """Tells which ones this process has open; those that earlier tests forgot are closed by now."""
     gc.collect()
+    gc.freeze()  # what is still there stays: the next test that asks need not walk it again
     return lambda: os.listdir("/proc/self/fd")
 
 

@@ -247,7 +247,9 @@ class _NumPy(Backend):
     def view(
         self, flat: Buffer, start: int, shape: tuple[int, ...], read_only: bool = False
     ) -> Array:
-        found = flat[start : start + math.prod(shape)].reshape(shape)
+        found = flat[start : start + math.prod(shape)]
+        if len(shape) != 1:
+            found = found.reshape(shape)
         if read_only:
             found.flags.writeable = False
         return found

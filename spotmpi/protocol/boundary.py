@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spotmpi.protocol import exact_means
-from spotmpi.protocol.control_word import GATHER, MEAN, ONCE, SUMS, ControlSum
+from spotmpi.protocol.control_word import END, GATHER, MEAN, ONCE, STEP, ControlSum
 from spotmpi.protocol.ending import EndEvent, Ending
 
 __all__ = ["LENGTH", "START", "Boundary", "Payload", "boundary", "follow"]
@@ -57,27 +57,30 @@ def boundary(
     """Return what follows from a round. ``last``: its own payload.
     ``stopping``: all were to stop before. ``full``: number of workers that knew everything in it.
     ``learnt``: number of newcomers that know everything by it."""
-    kind, over = word.kind, word.over
-    payload = None
-    if kind == MEAN:
-        if last is None and word.numbers:
-            payload = Payload(MEAN, word.numbers * exact_means.WORDS)
-    elif kind == ONCE and not (word.size and last is not None and last.size):
-        payload = Payload(ONCE, word.size)
-    elif kind in SUMS.values():
-        if last is None:
-            payload = Payload(kind, word.numbers)
-    elif kind == GATHER and last is None:
-        payload = Payload(GATHER, LENGTH * full, lengths=True)
-    elif kind == GATHER and last is not None and last.lengths:
-        payload = Payload(GATHER, word.size)
-    everybody = word.leaving >= full + learnt
+    kind, over, leaving = word.kind, word.over, word.leaving
+    payload = None if kind in (STEP, END) else _payload(kind, word, last, full)
+    everybody = leaving >= full + learnt
     stops = stopping or (not over and (word.stop or everybody))
     # Not when a newcomer has just learnt: it cannot report this step if all others leave. And not
     # within a `once`, a `gather` or a `sum`: a newcomer's script could not take part in it.
     waits = stops or over or learnt > 0 or (payload is not None and payload.kind != MEAN)
-    changes = not waits and (word.leaving > 0 or word.newcomer)
+    changes = not waits and (leaving > 0 or word.newcomer)
     return Boundary(over, stops, changes, word.save, kind == ONCE and word.size > 0, payload)
+
+
+def _payload(kind: int, word: ControlSum, last: Payload | None, full: int) -> Payload | None:
+    """Return what the round after one of this kind carries, which had the payload ``last``."""
+    if kind == ONCE:
+        return None if word.size and last is not None and last.size else Payload(ONCE, word.size)
+    if kind == GATHER and last is not None:
+        return Payload(GATHER, word.size) if last.lengths else None
+    if last is not None:
+        return None
+    if kind == GATHER:
+        return Payload(GATHER, LENGTH * full, lengths=True)
+    if kind == MEAN:
+        return Payload(MEAN, word.numbers * exact_means.WORDS) if word.numbers else None
+    return Payload(kind, word.numbers)
 
 
 def follow(

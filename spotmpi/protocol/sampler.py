@@ -239,17 +239,14 @@ class Sampler:
             raise RuntimeError("no step of this sampler is dealt that could count")
         pooled, used = len(self._pool), len(lease.samples)
         # The lease was cut from the front of pool + order: the rest is untouched.
-        pool = np.concatenate([*lease.without(contributors), self._pool[used:]])
+        left, pool = lease.without(contributors), self._pool[used:]
+        if left:
+            pool = np.concatenate([*left, pool])
         number, cursor = self._pass, self._cursor + max(0, used - pooled)
         if cursor == self.n and not len(pool):
             number, cursor = number + 1, 0
-        return {
-            **self.state(),
-            "pass": number,
-            "cursor": cursor,
-            "steps": self.steps + 1,
-            "pool": pool,
-        }
+        known = {"n": self.n, "pass": number, "cursor": cursor}
+        return {**known, "steps": self.steps + 1, "pool": pool}
 
     def lent(self) -> dict[str, Any] | None:
         """Return the fixed lease as plain values, which `borrow` needs beside the `state`. None if

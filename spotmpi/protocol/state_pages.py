@@ -35,9 +35,9 @@ class PageOrder:
         self._had: dict[WorkerId, int] = {}
 
     @property
-    def learning(self) -> tuple[WorkerId, ...]:
+    def learning(self) -> Collection[WorkerId]:
         """Newcomers that do not know everything yet, in the order of their admission."""
-        return tuple(self._had)
+        return self._had.keys()
 
     @property
     def last_due(self) -> bool:

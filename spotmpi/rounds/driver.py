@@ -156,16 +156,17 @@ class Driver:
         """The sealed membership."""
         return self._recovery.membership
 
-    def open(self) -> Steps[None]:
-        """Begin the next round.
-
-        A plan that is due comes first. Raises `Left` if the plan made this worker leave.
-        """
-        exchange = self._exchange
-        if (plan := exchange.due()) is not None:
+    def change(self) -> Steps[None]:
+        """Carry out the plan that is due, if there is one. Raises `Left` if it made this worker
+        leave."""
+        if (plan := self._exchange.due()) is not None:
             yield from self._recover(self._clock(), plan=plan)
+
+    def open(self) -> Steps[None]:
+        """Begin the next round. A plan that is due comes first, as in `change`."""
+        yield from self.change()
         self.ledger.begin()
-        exchange.open()
+        self._exchange.open()
 
     @property
     def started(self) -> int:

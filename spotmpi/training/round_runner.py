@@ -48,14 +48,8 @@ class RoundRunner:
 
     def open_early(self, what: Round) -> Asks[None]:
         """Open this round before all contributions to it are there."""
-        self.needs_others()
         yield from self._enter(what)
-        try:
-            yield from self._driver.open()
-        except Left:
-            self._part()
-            raise
-        self._goes_on()
+        yield from self._meanwhile(self._driver.open())
 
     def start(self, parts: int) -> Asks[None]:
         """Start the first ``parts`` parts of the open round: they are there."""
@@ -76,17 +70,22 @@ class RoundRunner:
             try:
                 message: Message | None = yield Receive([*senders], key, waits and not lost)
             except PeersLost:
-                yield from self._recover()
+                yield from self._meanwhile(self._driver.recover())
                 continue
             if message is None and lost:
                 raise PeersLost(f"workers {sorted(lost)} were to send something, and are lost")
             return message
 
-    def _recover(self) -> Asks[None]:
-        """Take part in a recovery between two rounds."""
+    def change(self) -> Asks[None]:
+        """Have workers leave or join now, if that is due before the next round. It opens no round:
+        where a worker is lost meanwhile, others may find the change done before they come here."""
+        yield from self._meanwhile(self._driver.change())
+
+    def _meanwhile(self, steps: Asks[None]) -> Asks[None]:
+        """Do this with the others while the script has more to do before its next round."""
         self.needs_others()
         try:
-            yield from self._driver.recover()
+            yield from steps
         except Left:
             self._part()
             raise

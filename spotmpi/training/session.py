@@ -135,15 +135,14 @@ class Session:
             training.position.loosen()
         delayed, opened = sync.strategy.delay > 0, self._driver.ledger.open
         if delayed and self._exchange.boundary.changes and not opened:
-            # No worker may leave in the middle of its steps.
-            yield from self._runner.open_early(self._step_round(self.turns.now))
+            yield from self._runner.change()  # no worker may leave in the middle of its steps
         if begun := opened and not delayed:
             self._exchange.round.check(self._driver.started)
         now = self.turns.position()
         if not begun:
             yield from sync.begin(grads, now)
         has_round = begun or now.last
-        self.turns.take(loss)
+        self.turns.take(now, loss)
         if not has_round:
             sync.close()
             if now.sends:

@@ -146,8 +146,17 @@ DRIVER: list[_Slip] = [
     (
         "who_waits_for_a_message_gives_up_when_anybody_is_lost",
         "training/round_runner.py",
-        "                yield from self._recover()\n                continue\n",
+        (
+            "                yield from self._meanwhile(self._driver.recover())\n"
+            "                continue\n"
+        ),
         "                raise\n",
+    ),
+    (
+        "who_lets_others_leave_before_its_steps_opens_the_round_of_these_too",
+        "training/session.py",
+        "            yield from self._runner.change()",
+        "            yield from self._runner.open_early(self._step_round(turn))",
     ),
     (
         "a_message_of_who_is_lost_is_waited_for",

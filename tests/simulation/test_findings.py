@@ -120,6 +120,20 @@ FOUND = {
         checkpoint_every=3,
         strategy="localsgd:h=3",
     ),
+    "a_loss_while_some_let_others_leave_before_their_steps_and_one_is_a_round_behind": Schedule(
+        5,
+        1603355090,
+        kills=(Kill(2, 984), Kill(0, 1176), Kill(5, 956)),
+        arrivals=(Arrival(5, 700), Arrival(6, 871)),
+        notices=(LeaveNotice(3, 844),),
+        size=99,
+        passes=4,
+        checkpoint_every=1,
+        arrays=3,
+        narrow="bf16",
+        strategy="localsgd:h=2",
+        changes=(Change(7, _STREAMING),),
+    ),
 }
 
 

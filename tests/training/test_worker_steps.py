@@ -37,9 +37,9 @@ class Taken:
     def round(self, *seconds: float) -> Pace:
         """Steps that take so long, and what is told of them."""
         for one in seconds:
-            self.turns.position()
+            now = self.turns.position()
             self.now += one
-            self.turns.take(None)
+            self.turns.take(now, None)
             self.turns.advance()
         if len(seconds) < CONTROL:
             self.turns.end()

@@ -308,10 +308,10 @@ class WorkerSteps:
                 "after the step with a batch, and not before it"
             )
 
-    def take(self, loss: float | None) -> None:
-        """Take one more step."""
+    def take(self, now: StepPosition, loss: float | None) -> None:
+        """Take one more step, which stands at ``now``."""
         training, turn = self._training, self.now
-        done, weight = training.progress, turn.weight(self._me)
+        done, weight = training.progress, int(now.samples)
         turn.take(weight, loss, training.rate.asked)
         self._gradients += weight > 0
         training.meter.took(weight)
