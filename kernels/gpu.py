@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -73,6 +72,8 @@ _BLOCKS = 4096
 
 def source(name: str) -> str:
     """Return the text of one of `SOURCES`. It needs no CuPy."""
+    from importlib import resources  # it takes each worker 0.01 s, and few have a GPU
+
     return resources.files("spotmpi.kernels").joinpath(name).read_text(encoding="ascii")
 
 

@@ -18,13 +18,14 @@ from spotmpi.errors import (
     Stopped,
     UsageError,
 )
+from spotmpi.version import VERSION
 
 if TYPE_CHECKING:
     from spotmpi.training.group import Group
     from spotmpi.training.keeping.saved_model import load
     from spotmpi.training.trainer import Trainer
 
-    __version__: str
+__version__ = VERSION
 
 __all__ = [
     "CheckpointError",
@@ -41,12 +42,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The trainer pulls in NumPy and Numba, which a launcher or `spotmpi --help` has no use for;
-    # and to look up its own version would be a quarter of what a worker's start costs.
+    # The trainer pulls in NumPy and Numba, which a launcher or `spotmpi --help` has no use for.
     if name in ("Group", "Trainer"):
         return getattr(import_module(f"spotmpi.training.{name.lower()}"), name)
     if name == "load":
         return import_module("spotmpi.training.keeping.saved_model").load
-    if name == "__version__":
-        return import_module("spotmpi.version").version()
     raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")

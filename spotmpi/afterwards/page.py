@@ -19,7 +19,7 @@ from spotmpi.trace.proof import findings
 from spotmpi.trace.records import Record
 from spotmpi.trace.recoveries import PARTS, named
 from spotmpi.trace.timeline import Round
-from spotmpi.version import version
+from spotmpi.version import VERSION
 
 __all__ = ["page"]
 
@@ -63,7 +63,7 @@ def page(records: Sequence[Record], name: str, price: float | None = None) -> st
             _recoveries(seen),
             _checks(records),
             _interruptions(seen),
-            f"<footer>Made by spotmpi {escape(version())} from {escape(name)}.</footer>",
+            f"<footer>Made by spotmpi {escape(VERSION)} from {escape(name)}.</footer>",
         ]
     )
     style = (resources.files("spotmpi.afterwards") / "page.css").read_text(encoding="utf-8")

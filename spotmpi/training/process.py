@@ -23,7 +23,7 @@ from spotmpi.training.participant import Participant
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.timings import CpuTime
 from spotmpi.training.worker_context import WorkerContext
-from spotmpi.version import version
+from spotmpi.version import VERSION
 
 __all__ = ["Process", "this_process"]
 
@@ -70,7 +70,7 @@ class Process:
             raise
         cpu = CpuTime() if trace.active else None
         faults = FaultInjection(given.revoke, self.fabric.me)
-        known = channel, given, trace, version(), history, faults
+        known = channel, given, trace, VERSION, history, faults
         context = WorkerContext(self.fabric, *known, cpu=cpu)
         try:
             return self.fabric.run(enter(context, training))

@@ -185,7 +185,7 @@ def test_its_modules_import_little() -> None:
         [sys.executable, "-c", code], capture_output=True, timeout=LIMIT, check=True
     )
     loaded = {name.partition(".")[2].partition(".")[0] for name in json.loads(done.stdout)}
-    assert loaded == {"", "errors", "notice", "settings"}
+    assert loaded == {"", "errors", "notice", "settings", "version"}
 
 
 def test_a_parent_that_is_killed_takes_it_along(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import ctypes
 import fcntl
 import mmap
 import os
-import secrets
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -70,7 +69,7 @@ class Segment:
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
         self.size = size
-        self.mark = secrets.randbits(62) + 1
+        self.mark = (int.from_bytes(os.urandom(8), "little") >> 2) + 1
         os.pwrite(self.descriptor, self.mark.to_bytes(_MARK, "little"), 0)
 
     @classmethod
