@@ -91,9 +91,9 @@ def left(results: Sequence[Result]) -> list[int]:
 @pytest.mark.parametrize("workers", [2, 5])
 @pytest.mark.first("5")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, workers: int) -> None:
-    results = campaign(Job(tmp_path / "calm", workers, samples=83), runs=15)
-    assert len(joined(results)) > 5
-    assert len(left(results)) > 5
+    results = campaign(Job(tmp_path / "calm", workers, samples=83), runs=8)
+    assert len(joined(results)) > 2
+    assert len(left(results)) > 2
     assert any(result.of("recovery") for result in results)
 
 

@@ -119,7 +119,7 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, strategy: s
     calm = Job(tmp_path / "calm", 3, samples=85, strategy=made)
     events = twins(calm)[0].events
     results = []
-    for seed in range(6):
+    for seed in range(4):
         drawn = Changes.draw(calm.workers, events, seed)
         job = replace(calm, folder=tmp_path / f"{seed}", seed=seed, **vars(drawn))
         results.append(twins(job)[1])

@@ -48,8 +48,8 @@ def test_an_overlap_on_a_gpu_is_refused(
     assert "leave out --gpu" in capsys.readouterr().err
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("way", ["optimizer", "overlap", "ddp"])
-@pytest.mark.first("ddp")
 def test_all_sides_run_in_one_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

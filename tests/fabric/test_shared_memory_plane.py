@@ -409,7 +409,7 @@ def test_no_update_is_fused_with_a_small_sum() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.first("waiting-4", "ahead-2")
+@pytest.mark.first("waiting-4")
 def test_processes_that_are_killed_at_any_moment(count: int, tmp_path: Path) -> None:
     """Real ones: the survivors' sums are right, and the same for all, whoever is killed when."""
     with subprocess.Popen(

@@ -57,9 +57,10 @@ def test_a_worker_that_never_begins_ends_the_job(start, where: str) -> None:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "where",
-    ["before", pytest.param("0", marks=pytest.mark.matrix)],
+    ["before", "0"],
     ids=["in its beginning", "in its rehearsal"],
 )
 def test_a_newcomer_that_hangs_is_given_up_and_another_one_comes(start, where: str) -> None:

@@ -38,7 +38,7 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
-@pytest.mark.parametrize("runs", [12, pytest.param(100, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("runs", [6, pytest.param(100, marks=pytest.mark.matrix)])
 def test_no_schedule_breaks_a_promise(strategy: str, runs: int) -> None:
     outcomes: list[Outcome] = []
     drawn = Campaign(2, 6, 11, strategies=(strategy,))

@@ -46,8 +46,11 @@ def killed(whole: Schedule, kills: list[Kill]) -> Schedule:
 
 
 @pytest.mark.parametrize("which", [ends, departures])
-def test_whoever_dies_the_others_come_to_their_end(which) -> None:
-    for schedule in which(range(5)):
+@pytest.mark.parametrize(
+    "seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.matrix)], ids=str
+)
+def test_whoever_dies_the_others_come_to_their_end(which, seeds: range) -> None:
+    for schedule in which(seeds):
         execute(schedule)
 
 

@@ -74,11 +74,12 @@ def test_all_workers_may_die() -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_newcomer_or_whoever_brings_it_in_may_die_at_any_event(victim: int) -> None:
+@pytest.mark.parametrize("step", [9, pytest.param(2, marks=pytest.mark.matrix)])
+def test_a_newcomer_or_whoever_brings_it_in_may_die_at_any_event(step: int, victim: int) -> None:
     """From when it comes until it trains; worker 0 is its sponsor, and 1 looks on."""
     calm = Schedule(2, 3, arrivals=(Arrival(2, 40),))
     assert execute(calm).graduates == 1
-    for at in range(40 + victim, 180, 3):
+    for at in range(40 + victim, 180, step):
         schedule = replace(calm, kills=(Kill(victim, at),))
         outcome = outcome_of(schedule)
         assert isinstance(outcome, Outcome), f"{schedule}: {outcome}"
@@ -126,10 +127,11 @@ def test_a_newcomer_that_nobody_ends_with_its_sponsor_is_left_out(monkeypatch: P
     assert any(left_out(0))
 
 
-def test_a_leader_that_leaves_alone_with_a_newcomer_leaves_no_step_untold() -> None:
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.matrix)])
+def test_a_leader_that_leaves_alone_with_a_newcomer_leaves_no_step_untold(step: int) -> None:
     """Whenever it is told to: the newcomer cannot tell of the step in which it learnt."""
     calm = Schedule(1, 7, arrivals=(Arrival(1, 10),))
-    for at in range(0, execute(calm).events, 2):
+    for at in range(0, execute(calm).events, step):
         execute(replace(calm, notices=(LeaveNotice(0, at),)))
 
 

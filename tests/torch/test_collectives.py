@@ -109,10 +109,13 @@ def agree_in_groups(result: Result) -> None:
             assert len(seen) <= 1, (split, ranks)
 
 
-def test_all_of_a_group_see_the_same_whoever_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(8), pytest.param(range(8, 30), marks=pytest.mark.matrix)], ids=str
+)
+def test_all_of_a_group_see_the_same_whoever_dies(tmp_path: Path, seeds: range) -> None:
     results = simulated.campaign(
         Splitting(tmp_path / "calm", 4),
-        range(30),
+        seeds,
         lambda events, seed: {"kills": deaths(4, events, seed)},
         agree_in_groups,
     )
@@ -157,10 +160,13 @@ def agree(result: Result) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_all_see_the_same_whoever_dies(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(8), pytest.param(range(8, 20), marks=pytest.mark.matrix)], ids=str
+)
+def test_all_see_the_same_whoever_dies(tmp_path: Path, seeds: range, workers: int) -> None:
     results = simulated.campaign(
         Asking(tmp_path / "calm", workers),
-        range(20),
+        seeds,
         lambda events, seed: {"kills": deaths(workers, events, seed)},
         agree,
     )
@@ -185,16 +191,19 @@ class Lost(Job):
         return Final(b"", 0, Counter(), (), False, (there.item(),), 0)
 
 
-def test_all_say_that_a_worker_is_lost_or_none(tmp_path: Path) -> None:
-    """It dies at each event, some of which only a part of the others hears of in that call."""
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.first("0")
+def test_all_say_that_a_worker_is_lost_or_none(tmp_path: Path, first: int) -> None:
+    """It dies at every fourth event. Only a part of the others hears of some deaths in that
+    call."""
     results = simulated.campaign(
         Lost(tmp_path / "calm", 4),
-        range(300),
+        range(first, 300, 4),
         lambda events, seed: {"kills": (Kill(1, 1 + seed % events),)},
         agree,
     )
     seen = Counter(result.finals[0].means[0] for result in results if 0 in result.finals)
-    assert seen[1.0] > 10 < seen[-1.0]
+    assert seen[1.0] > 3 < seen[-1.0]
 
 
 def test_a_newcomer_that_rehearses_gives_itself_what_a_group_would(

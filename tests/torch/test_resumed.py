@@ -82,6 +82,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.first(*map(str, range(0, 12, 3)))
 def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
     tmp_path: Path, calm: Result, seed: int
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.first(*map(str, range(0, 12, 3)))
 def test_a_job_whose_workers_all_died_goes_on_from_its_last_checkpoint(
     tmp_path: Path, calm: Result, seed: int
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_job_whose_workers_all_died_goes_on_from_its_last_checkpoint(
 
 
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.first(*map(str, range(0, 24, 3)))
 def test_whoever_dies_or_comes_before_and_after_it_all_hold_the_same(
     tmp_path: Path, calm: Result, seed: int
 ) -> None:
@@ -142,6 +145,7 @@ def test_whoever_dies_or_comes_before_and_after_it_all_hold_the_same(
 
 
 @pytest.mark.parametrize("seed", range(16))
+@pytest.mark.first(*map(str, range(0, 16, 4)))
 def test_who_comes_while_a_job_is_resumed_joins_at_a_later_pass(
     tmp_path: Path, calm: Result, seed: int
 ) -> None:
@@ -281,10 +285,11 @@ def check_resumed(
         said = re.findall(what, unnamed(whole.output))
         assert sorted(said) == sorted(re.findall(what, unnamed(again.output))), again.output
     assert "AT 1" not in again.output  # one batch of each pass that was over
-    over = start(*how, "--resume", *script)
-    assert over.wait() == 0
-    assert "complete" in over.output
-    assert "AT" not in over.output
+    if sampler == "torch":
+        over = start(*how, "--resume", *script)
+        assert over.wait() == 0
+        assert "complete" in over.output
+        assert "AT" not in over.output
 
 
 @pytest.mark.matrix
@@ -331,6 +336,7 @@ def test_a_script_that_ends_with_nan_has_a_code_of_its_own(
     assert ".not-finite.h5" in running.output
 
 
+@pytest.mark.matrix
 def test_a_script_that_cannot_be_seen_through_keeps_none(start: Any, tmp_path: Path) -> None:  # noqa: F811
     installed()
     running = start("run", "-n", 1, "--checkpoint", "kept", HERE / "stops.py", "cpu", "none")

@@ -128,6 +128,7 @@ def check(result: Result) -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
 )
+@pytest.mark.first("ssgd-", "ssgd-half-overlap", "diloco:h=4,mix=0.5-half")
 def test_workers_die_join_and_leave_at_any_event(
     tmp_path: Path, strategy: str, how: dict[str, bool]
 ) -> None:

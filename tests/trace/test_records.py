@@ -249,7 +249,7 @@ def spawn(event, first):
     os.read(told, 1)
     return child, told
 trace, last, torn = Trace(path), -1, 0
-for _ in range(30):
+for _ in range(15):
     other, told_other = spawn("recovered", 0)
     child, told = spawn("step", last + 1)
     watch = os.pidfd_open(child)

@@ -326,14 +326,14 @@ def is_whole(result: Result) -> None:
 
 def test_newcomers_begin_with_the_pass_that_the_others_are_in(tmp_path: Path) -> None:
     """In jobs that workers join, leave and die in, at any event."""
-    results = campaign(Evaluated(tmp_path / "calm", 3, samples=29), runs=15, holds=is_whole)
+    results = campaign(Evaluated(tmp_path / "calm", 3, samples=29), runs=9, holds=is_whole)
     late = [
         SEEN[result.job.folder, False].passes[worker]
         for result in results
         for worker, final in result.finals.items()
         if final.began
     ]
-    assert len(joined(results)) > 5
+    assert len(joined(results)) > 2
     assert any(passes[0] > 0 for passes in late), "all came in the first pass"
     assert any(len({*np.diff(passes)}) > 1 or passes[0] == 0 for passes in late)
 

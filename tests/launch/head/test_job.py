@@ -148,8 +148,9 @@ class Run:
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
     """``run()`` makes a job; its patience is short."""
     for name in ("_FOR_MPIRUN", "_FOR_CLEARING"):
-        monkeypatch.setattr(job_module, name, 0.3)
-    monkeypatch.setattr(revoking, "_FOR_CLEARING", 0.3)
+        monkeypatch.setattr(job_module, name, 0.1)
+    monkeypatch.setattr(revoking, "_FOR_CLEARING", 0.1)
+    monkeypatch.setattr(job_module, "_BEFORE_BURIAL", 0.01)
     made: list[Run] = []
     home = JobHome("of-test-job")
     # Nobody finds it: it has no folder.
