@@ -91,7 +91,7 @@ MARK = f"TMPDIR={PRIVATE_TMP}".encode()
 hypothesis.settings.register_profile(
     "spotmpi",
     deadline=None,  # machines are shared and noisy; hangs are faulthandler_timeout's business
-    max_examples=40,
+    max_examples=40,  # all tests are to take ten minutes; without CI each run draws others
     derandomize="CI" in os.environ,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )

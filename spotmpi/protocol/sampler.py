@@ -245,8 +245,8 @@ class Sampler:
         number, cursor = self._pass, self._cursor + max(0, used - pooled)
         if cursor == self.n and not len(pool):
             number, cursor = number + 1, 0
-        known = {"n": self.n, "pass": number, "cursor": cursor}
-        return {**known, "steps": self.steps + 1, "pool": pool}
+        steps = self.steps + 1
+        return {"n": self.n, "pass": number, "cursor": cursor, "steps": steps, "pool": pool}
 
     def lent(self) -> dict[str, Any] | None:
         """Return the fixed lease as plain values, which `borrow` needs beside the `state`. None if

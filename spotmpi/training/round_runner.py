@@ -78,7 +78,7 @@ class RoundRunner:
 
     def change(self) -> Asks[None]:
         """Have workers leave or join now, if that is due before the next round. It opens no round:
-        where a worker is lost meanwhile, others may find the change done before they come here."""
+        if somebody dies meanwhile, some workers find the change done and do not call this."""
         yield from self._meanwhile(self._driver.change())
 
     def _meanwhile(self, steps: Asks[None]) -> Asks[None]:

@@ -196,8 +196,10 @@ def check_messages(rank: int, alive: list[int], half: Any) -> None:
         dist.send(torch.tensor([tag]), right, tag=tag)
         (any_of_all if tag == 6 else one).wait()
     assert [int(one) for one in outs[:2]] == [5, 6]
+    one.get_future().wait()
     try:
-        one.get_future()
+        dist.irecv(torch.zeros(1), left, tag=99).get_future()  # nobody sends it
+        raise AssertionError("nothing would complete that future")
     except UsageError as error:
         assert "call wait()" in str(error)  # noqa: PT017
     if rank == alive[0]:

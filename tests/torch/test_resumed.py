@@ -285,11 +285,6 @@ def check_resumed(
         said = re.findall(what, unnamed(whole.output))
         assert sorted(said) == sorted(re.findall(what, unnamed(again.output))), again.output
     assert "AT 1" not in again.output  # one batch of each pass that was over
-    if sampler == "torch":
-        over = start(*how, "--resume", *script)
-        assert over.wait() == 0
-        assert "complete" in over.output
-        assert "AT" not in over.output
 
 
 @pytest.mark.matrix
@@ -309,7 +304,8 @@ def test_it_goes_on_with_others_when_all_are_lost(
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     monkeypatch.delenv("SLOW")
-    again = start("run", "-n", workers, *how, "--resume", HERE / "stops.py", "cpu", sampler)
+    resume = "run", "-n", workers, *how, "--resume", HERE / "stops.py", "cpu", sampler
+    again = start(*resume)
     assert again.wait() == 0, again.output
     finals = re.findall(r"FINAL \d (\w+)", again.output)
     assert len(finals) == workers
@@ -321,6 +317,10 @@ def test_it_goes_on_with_others_when_all_are_lost(
         for sample in batch
     }
     assert len(seen) == stops.PASSES * stops.SAMPLES
+    over = start(*resume)
+    assert over.wait() == 0
+    assert "complete" in over.output
+    assert "AT" not in over.output
 
 
 @pytest.mark.matrix
@@ -344,12 +344,14 @@ def test_a_script_that_cannot_be_seen_through_keeps_none(start: Any, tmp_path: P
     assert "gradients were summed outside of a pass:" in running.output
 
 
-def test_several_passes_at_a_time_cannot_be_seen_through(
+def test_no_pass_and_several_at_a_time_cannot_be_seen_through(
     alone: Any,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entrance = alone.entrance
     monkeypatch.setattr(type(entrance.calls.group), "keeps", True)
+    with pytest.raises(UsageError, match="summed outside of a pass"):
+        entrance.sum_up()
     for _ in range(2):
         entrance.passes.begin(Pass([0], 4), loader=True)
     with pytest.raises(UsageError, match="while several passes were under way"):

@@ -49,7 +49,7 @@ def check_replicas(start: Any, device: str, death: str, left: str) -> None:  # n
     ("dimensions", "deaths", "lost"),
     [(1, "1@5", 1), (1, "0~5", 0), (1, "1~11", 1), (2, "1@5,2@5", "[12]")],
 )
-@pytest.mark.matrix
+@pytest.mark.first("1-1~11-1")
 def test_a_part_that_nobody_else_has_is_named(
     start: Any,  # noqa: F811
     dimensions: int,

@@ -41,7 +41,8 @@ def test_a_job_that_nobody_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
-@pytest.mark.parametrize("runs", [8, pytest.param(30, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("runs", [8, 30])
+@pytest.mark.first("8-2", "8-8")
 def test_deaths_at_any_event_cost_no_step_and_no_gradient(
     tmp_path: Path, runs: int, workers: int
 ) -> None:
