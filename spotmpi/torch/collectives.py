@@ -54,6 +54,11 @@ class Calls:
         raise NotImplementedError
 
     @property
+    def ranks(self) -> Sequence[int]:
+        """Their ranks among all workers, by rank among them. Local."""
+        raise NotImplementedError
+
+    @property
     def alive(self) -> tuple[int, ...]:
         """Ranks of those that live (see `Standing.alive`), and of this one."""
         raise NotImplementedError
@@ -213,6 +218,11 @@ class Collectives(Calls):
     def size(self) -> int:
         """Number of workers at the start."""
         return self.standing.size
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """All ranks up to the highest one that a worker has or had, newcomers among them."""
+        return range(1 + max(self.size - 1, self.rank, *self.standing.ranks.values()))
 
     @property
     def alive(self) -> tuple[int, ...]:

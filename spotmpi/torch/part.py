@@ -26,14 +26,18 @@ class Part(Calls):
         """``whole``: all workers; ``ranks``: those of these, one of the groups in ``split``."""
         self._whole = whole
         self._split = split
-        self.ranks = ranks
-        """Their ranks among all workers."""
+        self._ranks = ranks
         self.rank = ranks.index(whole.rank)
 
     @property
     def size(self) -> int:
         """Number of these workers at the start."""
         return len(self.ranks)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Their ranks among all workers."""
+        return self._ranks
 
     @property
     def alive(self) -> tuple[int, ...]:

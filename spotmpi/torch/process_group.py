@@ -154,8 +154,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     @property
     def ranks(self) -> Sequence[int]:
         """The ranks of its workers among all."""
-        calls = self._collectives
-        return calls.ranks if isinstance(calls, Part) else range(calls.size)
+        return self._collectives.ranks
 
     # What torch asks of a group.
 

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,7 +26,9 @@ from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
 from spotmpi.protocol.plain_values import pack  # noqa: E402
 from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
+from spotmpi.torch.collectives import Collectives  # noqa: E402
 from spotmpi.torch.first_answers import FirstAnswers  # noqa: E402
+from spotmpi.torch.objects import CALLS  # noqa: E402
 from spotmpi.torch.standing import Standing  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.launch.asking import folder_of  # noqa: E402
@@ -238,6 +241,19 @@ def test_a_newcomer_takes_the_place_of_a_lost_worker(
     told = Standing()
     told.restore(json.loads(json.dumps(known.snapshot(None))))
     assert told.place_for(newcomer) == place
+
+
+def test_objects_go_to_and_come_from_a_newcomer_with_a_rank_beyond_the_size() -> None:
+    script = SimpleNamespace(found=None, passes=None)
+    known: Any = {"standing": standing(4, (1, 2, 3, 4), (4, 4, 0)), "script": script}
+    calls = Collectives(cast(Any, SimpleNamespace(joins=True, worker=5, **known)), 4)
+    assert calls.rank == 5
+    group: Any = SimpleNamespace(collectives=calls, ranks=calls.ranks, key=lambda what: b"")
+    for rank in (2, 4, 5):
+        CALLS["send_object_list"](group, ["x"], rank)
+        assert CALLS["recv_object_list"](group, [None], rank) == rank
+    with pytest.raises(UsageError, match="there is no rank 6 in the group"):
+        CALLS["send_object_list"](group, ["x"], 6)
 
 
 def test_first_calls_are_answered_as_they_were() -> None:
