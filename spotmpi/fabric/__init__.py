@@ -193,6 +193,9 @@ class Fetch:
     """
 
     worker: WorkerId
+    unread: bool = False
+    """True: a publication is given to one worker only, and the reply is None if it has been given.
+    Give the same for all fetches of what a worker publishes."""
 
 
 @dataclass(frozen=True)

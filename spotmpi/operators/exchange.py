@@ -14,10 +14,6 @@ from spotmpi.operators.step import Step
 
 __all__ = ["PairAverage", "PushSum"]
 
-_LEAST = 1 / 16
-"""The weight at which a worker stops giving. A worker loses weight as long as nothing arrives. A
-very small weight would be lost in the rounding of the sums that it is added to."""
-
 
 class PairAverage(Stage):
     """In each step a worker goes on with the mean of its own model and the model of another worker,
@@ -26,8 +22,11 @@ class PairAverage(Stage):
         w_i <- (w_i + w_j) / 2
 
     No worker waits. w_j is the latest model of j that has arrived. If none has, nothing is
-    averaged. A model from the same host may be the same one as before. So a slow worker delays no
-    other, and a lost one costs the others nothing.
+    averaged. So a slow worker delays no other, and a lost one costs the others nothing.
+
+    A model is averaged into one other worker's only. So each worker pulls others as often as it is
+    pulled. If not, a worker that stands still for some steps would pull all others back to its old
+    model, in each of their steps, and what they have learnt since would be lost.
 
     In the same step the worker shows its new model to the others, marked with the number of the
     next round. A model with the mark of an earlier round is not used: all workers have gone on from
@@ -41,7 +40,7 @@ class PairAverage(Stage):
         others = step.now.others
         if not (others and step.now.samples):
             return
-        found = yield Fetch(others[int(step.now.chance * len(others))])
+        found = yield Fetch(others[int(step.now.chance * len(others))], unread=True)
         if found is not None:
             *model, mark = found.model
             if mark.tolist() == [step.now.round]:
@@ -66,7 +65,8 @@ class PushSum(Stage):
     sum of all that it has given in the round, and takes what the other's sum has gained since it
     last took. What was given to a dead worker is lost, with its weight.
 
-    A worker gives nothing while its weight is 1/16 or less.
+    A worker gives nothing while its weight is less than 1. If not, it would lose weight in each
+    step in which nothing arrives, and what it learns would count for less and less in the mean.
     """
 
     asynchronous: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class PushSum(Stage):
         # The answer may come from a worker that was asked in an earlier round.
         if found is not None and found.worker == now.before:
             self._take(step, found)
-        if weights[0] > _LEAST:
+        if weights[0] >= 1:
             self._give(step)
         yield Publish([*step.state["given"], told])
 

@@ -44,6 +44,8 @@ class _Own:
     shown: list[Shown] = field(default_factory=list)
     known: dict[WorkerId, int] = field(default_factory=dict)
     """The latest model of each other worker that it was given, by its number."""
+    given: set[int] = field(default_factory=set)
+    """The models that it has shown and another worker was given to average with."""
     first: int = -1
     """The step that its round begins with."""
     pushes: Pushes | None = None
@@ -129,6 +131,9 @@ class Pairs:
             return None  # from before a round that all have gone on from
         half = np.float32(0.5)
         if own.pushes is None:
+            if found.number in whose.given:
+                return f"worker {worker} was given a model of {found.worker} that another one had"
+            whose.given.add(found.number)
             own.model = half * own.model + half * np.frombuffer(shown.arrays, np.float32)
         elif found.worker == own.pushes.source:
             own.model = own.pushes.take(own.model, shown.arrays, shown.numbers)

@@ -12,9 +12,6 @@ from spotmpi.simulation.model import Array
 
 __all__ = ["Pushes", "Ring", "Rings"]
 
-_ENOUGH = 1 / 16
-"""Weight that a worker keeps to itself."""
-
 
 class Ring(NamedTuple):
     """Which ring one is in."""
@@ -61,8 +58,8 @@ class Pushes:
         return found
 
     def give(self, model: Array) -> Array:
-        """It gives half of what it has, and shows all that it has given."""
-        if self.weight > _ENOUGH:
+        """It gives half of what it has, if that is enough, and shows all that it has given."""
+        if self.weight >= 1:
             self.weight /= 2
             self.given_weight += self.weight
             self.given = self.given + np.float32(self.weight) * model

@@ -148,13 +148,14 @@ class Gossip(_Named):
 
         w_i <- w_i - rate * g_i
         w_i <- (p_i w_i + dx) / (p_i + dp),  p_i <- p_i + dp
-        give p_i w_i / 2 and p_i / 2,        p_i <- p_i / 2
+        give p_i w_i / 2 and p_i / 2,        p_i <- p_i / 2        if p_i >= 1
         w_i <- sum(n_i w_i) / sum(n_i),      p_i <- 1              in every ``control``-th step
 
     dx and dp are what the worker before has given since this worker last looked: nothing, if that
-    one is slow. If all workers keep step, p is 1 after each exchange. A worker that gets less than
-    it gives loses weight, down to 1/16. The paper's step of rate / p would grow by the same factor,
-    so here the step uses the rate that you gave. The last line is a round, as in `ADPSGD`: each
+    one is slow. If all workers keep step, p is 1 before each gift. A worker that has less gives
+    nothing: what it learns with a small weight counts for little in the mean. The paper's step of
+    rate / p would be twice as long after a gift, so here the step uses the rate that you gave. The
+    last line is a round, as in `ADPSGD`: each
     worker comes to it after as many steps as it can take, ``control`` on average.
     """
 

@@ -50,10 +50,10 @@ def told(found: Fetched) -> int:
     return int(value)
 
 
-def fetched(worker: int) -> Steps[Fetched]:
+def fetched(worker: int, unread: bool = False) -> Steps[Fetched]:
     """The next model that comes, of whoever it is; this one is named."""
     while True:
-        found: Fetched | None = yield Fetch(worker)
+        found: Fetched | None = yield Fetch(worker, unread)
         if found is not None:
             told(found)
             return found
@@ -70,11 +70,11 @@ def until(worker: int, number: int) -> Steps[int]:
     return number
 
 
-def nothing(worker: int) -> Steps[str]:
+def nothing(worker: int, unread: bool = False) -> Steps[str]:
     """That its model does not come; another one's may, that was asked for before."""
     others = 0
     for _ in range(LATER):
-        if (found := (yield Fetch(worker))) is not None:
+        if (found := (yield Fetch(worker, unread))) is not None:
             told(found)
             assert found.worker != worker
             others += 1
@@ -112,6 +112,28 @@ def a_later_model_takes_the_place_of_an_earlier_one(me: int) -> Steps[Any]:
     found_last = yield from from_all(others_than(me), 40)
     yield from ones()
     return found_last
+
+
+@scenario(all=[[0, "nothing", 0], [1, "nothing", 1]])
+def an_unread_model_is_given_to_one_worker_only(me: int) -> Steps[Any]:
+    """Each has that of the next one, and the two others have it no more. Who takes what others have
+    had still gets it."""
+    seen = []
+    for number in range(2):
+        yield from publish(me, number)
+        yield from ones()
+        while True:  # what was asked for before may come first
+            found = yield from fetched((me + 1) % WORKERS, unread=True)
+            if found.worker == (me + 1) % WORKERS:
+                break
+        yield from ones()
+        for other in others_than(me):
+            left = yield from nothing(other, unread=True)
+        yield from ones()
+        again = yield from until((me + 2) % WORKERS, number)
+        yield from ones()
+        seen.append([found.number, left, again])
+    return seen
 
 
 @scenario(all="as it was")

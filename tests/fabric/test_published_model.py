@@ -81,6 +81,16 @@ def test_a_published_model_that_was_never_written_shows_nothing() -> None:
     assert model.published == 8
 
 
+def test_of_two_who_want_one_for_themselves_only_the_first_has_it() -> None:
+    model = PublishedModel.new(FORM, 7)
+    readers = [PublishedModel.of(model.segment.here, FORM) for _ in range(2)]
+    room = FORM.room()
+    for number in (7, 8):
+        model.write(shown.MODEL)
+        assert [one.read(room, unread=True) for one in readers] == [number, None]
+        assert [one.read(room) for one in readers] == [number, number]
+
+
 def test_who_has_met_others_loads_nothing_more_for_a_published_model() -> None:
     barrier = HostBarrier(lambda: False)
     barrier.load()

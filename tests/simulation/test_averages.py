@@ -9,7 +9,7 @@ import pytest
 
 from spotmpi.arrays.backend import fill
 from spotmpi.arrays.registry import Scope
-from spotmpi.fabric import Fetched, Publish
+from spotmpi.fabric import Fetch, Fetched, Publish
 from spotmpi.operators import (
     Asking,
     ElasticAverage,
@@ -204,6 +204,21 @@ def a_model_is_shown_in_halves(patch: Patch) -> None:
     patch.setattr(PairAverage, "run", wrong)
 
 
+def a_model_pulls_several_workers(patch: Patch) -> None:
+    run = PairAverage.run
+
+    def wrong(self: PairAverage, step: Step) -> Asking:
+        asks, reply = run(self, step), None
+        try:
+            while True:
+                asked = asks.send(reply)
+                reply = yield Fetch(asked.worker) if isinstance(asked, Fetch) else asked
+        except StopIteration:
+            return
+
+    patch.setattr(PairAverage, "run", wrong)
+
+
 def a_model_from_before_the_last_round_pulls_a_worker_back(patch: Patch) -> None:
     run = PairAverage.run
 
@@ -330,6 +345,7 @@ BROKEN: list[tuple[Mutation, str]] = [
     (who_was_lost_counts_among_the_paces, PAIRS),
     (steps_that_were_left_out_count, PAIRS),
     (a_model_is_shown_in_halves, PAIRS),
+    (a_model_pulls_several_workers, PAIRS),
     (a_model_from_before_the_last_round_pulls_a_worker_back, PAIRS),
     (a_model_is_shown_as_one_of_a_later_round, PAIRS),
     (a_worker_with_nothing_of_its_own_averages_its_model, PAIRS),

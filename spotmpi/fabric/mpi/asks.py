@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
+from spotmpi.fabric import Fetch
 from spotmpi.fabric.mpi.calls import MPI, is_failure, peers_lost
 from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
 from spotmpi.fabric.retired import QUIET
@@ -43,8 +44,8 @@ PATIENCE = 2.0
 _MOST = 64
 """Most asks that are taken at a time."""
 
-_WANTED = struct.Struct("<qq")
-"""Layout of an ask: its number, and the index of the piece."""
+_WANTED = struct.Struct("<qq?")
+"""Layout of an ask: its number, the index of the piece, and `Fetch.unread`."""
 _HEAD = struct.Struct("<qqqq")
 """Head of a reply: the ask's two numbers, the publication's (-1: none), and its form's digest."""
 _NONE = -1
@@ -105,7 +106,7 @@ class _Ask:
     """A model that was asked for."""
 
     number: int
-    worker: WorkerId
+    wanted: Fetch
     rank: int
     form: ModelForm
     room: Buffer | None
@@ -134,7 +135,7 @@ class Asking:
     @property
     def under_way(self) -> WorkerId | None:
         """The worker whose model is to come, or None."""
-        return None if self._current is None else self._current.worker
+        return None if self._current is None else self._current.wanted.worker
 
     @property
     def silent(self) -> bool:
@@ -147,14 +148,14 @@ class Asking:
         return bool(self._asks)
 
     def begin(
-        self, comm: MPI.Intracomm, worker: WorkerId, rank: int, form: ModelForm, room: Buffer
+        self, comm: MPI.Intracomm, wanted: Fetch, rank: int, form: ModelForm, room: Buffer
     ) -> None:
-        """Ask ``worker``, unless an earlier ask to it is still without a reply."""
-        if worker in self._asks:
+        """Ask the worker, unless an earlier ask to it is still without a reply."""
+        if wanted.worker in self._asks:
             return
         self._last += 1
         pieces = max(1, -(-form.bytes // PIECE))
-        ask = self._asks[worker] = _Ask(self._last, worker, rank, form, room, pieces)
+        ask = self._asks[wanted.worker] = _Ask(self._last, wanted, rank, form, room, pieces)
         self._current, self._moved = ask, time.monotonic()
         self._go_on(comm, ask)
 
@@ -170,7 +171,7 @@ class Asking:
             return None
         self._current, ask_of_now.room = None, None
         assert ask_of_now.publication is not None
-        return Came(ask_of_now.worker, ask_of_now.publication)
+        return Came(ask_of_now.wanted.worker, ask_of_now.publication)
 
     def leave(self) -> None:
         """Let the ask that is under way not count any more."""
@@ -189,7 +190,7 @@ class Asking:
                 room = self._buffers.pop() if self._buffers else _message()
                 request = comm.Irecv([room, MPI.BYTE], ask.rank, _REPLY)
                 ask.replies.append(_Message(comm, request, room, comes=True))
-                words = _WANTED.pack(ask.number, ask.asked)
+                words = _WANTED.pack(ask.number, ask.asked, ask.wanted.unread)
                 request = comm.Issend([words, MPI.BYTE], ask.rank, _ASK)
                 ask.asks.append(_Message(comm, request, words))
                 ask.asked += 1
@@ -207,20 +208,20 @@ class Asking:
         if ask.room is not None:
             self._go_on(comm, ask)
         elif not ask.replies and not ask.asks:
-            self._asks.pop(ask.worker, None)
+            self._asks.pop(ask.wanted.worker, None)
 
     def _read(self, ask: _Ask, reply: Buffer) -> None:
         number, piece, publication, form = _HEAD.unpack_from(reply)
         if number != ask.number:
             raise SpotmpiError(
-                f"worker {ask.worker} replied to request {number} for its model, and {ask.number} "
-                "was next: this is a bug"
+                f"worker {ask.wanted.worker} replied to request {number} for its model, and "
+                f"{ask.number} was next: this is a bug"
             )
         if ask.room is None:
             return
         others = ask.publication is not None and publication != ask.publication
         if publication == _NONE or form != _digest(ask.form) or others:
-            self.leave()  # nothing is published, or not in this form, or another publication came
+            self.leave()  # nothing is to be had, or not in this form, or another publication came
             return
         ask.publication = publication
         here = ask.room[piece * PIECE : (piece + 1) * PIECE]
@@ -231,7 +232,7 @@ class Asking:
         if ask is self._current:
             self._current = None
         ask.room = None
-        self._asks.pop(ask.worker, None)
+        self._asks.pop(ask.wanted.worker, None)
         self._given_up.add(*ask.replies, *ask.asks)
 
 
@@ -242,8 +243,9 @@ class Answering:
     def __init__(self, given_up: GivenUp) -> None:
         self._given_up = given_up
         self._status = MPI.Status()
-        self._asked: deque[tuple[int, int, int]] = deque()
-        """Asks in the order in which they came: rank, number of the ask, index of the piece."""
+        self._asked: deque[tuple[int, int, int, bool]] = deque()
+        """Asks in the order in which they came: rank, number of the ask, index of the piece, and
+        `Fetch.unread`."""
         self._serves: tuple[int, int] | None = None
         """Rank that is served now, and the number of its ask."""
         self._moved = 0.0
@@ -319,8 +321,8 @@ class Answering:
     def _reply(self, comm: MPI.Intracomm, published: Callable[[], PublishedModel | None]) -> bool:
         replied = False
         while (one := self._next()) is not None:
-            rank, ask, piece = one
-            if self._serves is None and piece == 0 and self._look(published()):
+            rank, ask, piece, unread = one
+            if self._serves is None and piece == 0 and self._look(published(), unread):
                 self._serves, self._moved = (rank, ask), time.monotonic()
             publication = _NONE if self._serves is None else self._publication
             self._send(comm, rank, ask, piece, publication)
@@ -331,22 +333,22 @@ class Answering:
             self._serves = None  # the served worker is silent, and others wait
         return replied
 
-    def _next(self) -> tuple[int, int, int] | None:
+    def _next(self) -> tuple[int, int, int, bool] | None:
         """Take the next ask whose turn it is, or return None."""
-        for index, (rank, ask, _) in enumerate(self._asked):
+        for index, (rank, ask, *_) in enumerate(self._asked):
             if self._serves is None or self._serves == (rank, ask):
                 found = self._asked[index]
                 del self._asked[index]
                 return found
         return None
 
-    def _look(self, published: PublishedModel | None) -> bool:
-        """Copy the latest publication. Returns False if there is none."""
+    def _look(self, published: PublishedModel | None, unread: bool) -> bool:
+        """Copy the latest publication. Returns False if there is none, or no unread one."""
         if published is None:
             return False
         if len(self._copy) != published.form.bytes:
             self._copy = published.form.room()
-        number = published.read(self._copy)
+        number = published.read(self._copy, unread)
         if number is None:
             return False
         self._publication, self._form = number, _digest(published.form)

@@ -136,8 +136,8 @@ class MpiFabric(Fabric):
                 return self._mail(request)
             case Publish(model):
                 self._models.publish(model)
-            case Fetch(worker):
-                return self._models.fetch(worker)
+            case Fetch():
+                return self._models.fetch(request)
             case Work(work):
                 return work()
             case _:

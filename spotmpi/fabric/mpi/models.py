@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Backend, Buffer, backend_of
-from spotmpi.fabric import Fetched
+from spotmpi.fabric import Fetch, Fetched
 from spotmpi.fabric.mpi.asks import Answering, Asking, Came, GivenUp
 from spotmpi.fabric.mpi.calls import Path, threads
 from spotmpi.fabric.mpi.messenger import Messenger
@@ -59,8 +59,8 @@ class MpiModels:
         self._asking, self._answering = Asking(given_up), Answering(given_up)
         self._word = threading.Lock()
         """Guards the two fields below. Held for a moment only."""
-        self._wanted: WorkerId | None = None
-        """Worker to ask next, if any."""
+        self._wanted: Fetch | None = None
+        """Ask to begin next, if any."""
         self._came: Came | None = None
         """Model that has come to ``_free`` and was not fetched yet, if any."""
         self._messenger = Messenger("spotmpi models", self._look_for_messages)
@@ -75,8 +75,9 @@ class MpiModels:
         self._published_model.write(model)
         self._attend()
 
-    def fetch(self, worker: WorkerId) -> Fetched | None:
-        """Perform `Fetch`."""
+    def fetch(self, request: Fetch) -> Fetched | None:
+        """Perform ``request``."""
+        worker = request.worker
         self._messenger.check()
         if self._published_model is None:
             return None
@@ -86,13 +87,13 @@ class MpiModels:
             if came is not None:
                 self._replied, self._free = self._free, self._replied
             if worker in members and not self._neighbours.is_near(worker):
-                self._wanted = worker
+                self._wanted = request
                 self._messenger.wake()
         self._attend()
         if came is not None and came.worker in members:
             return self._reply(*came)
         near = self._neighbours.model_of(worker, self._form) if worker in members else None
-        number = None if near is None else near.read(self._replied.flat)
+        number = None if near is None else near.read(self._replied.flat, request.unread)
         return None if number is None else self._reply(worker, number)
 
     def move_on(self) -> None:
@@ -171,14 +172,19 @@ class MpiModels:
         with self._word:
             self._came = came or self._came
             wanted = self._wanted
-            if self._asking.silent and wanted not in (None, self._asking.under_way):
+            if (
+                wanted is not None
+                and self._asking.silent
+                and wanted.worker != self._asking.under_way
+            ):
                 self._asking.leave()  # and the wanted worker is asked meanwhile
             if self._asking.under_way is None and self._came is None:
                 self._wanted = None
             else:
                 wanted = None
-        if wanted is not None and wanted in members:
-            self._asking.begin(comm, wanted, members.index(wanted), self._form, self._free.flat)
+        if wanted is not None and wanted.worker in members:
+            rank = members.index(wanted.worker)
+            self._asking.begin(comm, wanted, rank, self._form, self._free.flat)
         return answered or came is not None or wanted is not None
 
 

@@ -26,8 +26,8 @@ _ALL = 2**31 - 1
 
 @functools.cache
 def compiled() -> SimpleNamespace:
-    """Return the loops: ``post``, ``meet``, ``ring``, ``publish``, ``announce`` and ``look``. All
-    work on addresses. They are loaded once in a process."""
+    """Return the loops: ``post``, ``meet``, ``ring``, ``publish``, ``announce``, ``look`` and
+    ``claim``. All work on addresses. They are loaded once in a process."""
     numbers = uintp[::1]
     return cache.compiled(
         {
@@ -37,6 +37,7 @@ def compiled() -> SimpleNamespace:
             _publish: (uintp, uint64),
             _announce: (uintp, uint64),
             _look: (uintp,),
+            _claim: (uintp, uint64),
         }
     )
 
@@ -84,6 +85,12 @@ def _look(address: Any) -> Any:
     """Return the number there. It is read after all that was read before."""
     _fence()
     return _load(address)
+
+
+def _claim(address: Any, number: Any) -> Any:
+    """Raise the number there to ``number``; return True if it was lower. One of several processes
+    that claim the same number at the same time finds it lower."""
+    return _raise(address, number) < number
 
 
 @register_jitable
@@ -149,6 +156,14 @@ def _make_increase(typing_context: Any, address: Any) -> Any:
     return types.void(types.uintp), generate
 
 
+def _make_raise(typing_context: Any, address: Any, number: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, number = arguments
+        return builder.atomic_rmw("umax", _pointer(builder, address, 64), number, "seq_cst")
+
+    return types.uint64(types.uintp, types.uint64), generate
+
+
 def _make_system_call(
     typing_context: Any, futex: Any, bell: Any, action: Any, value: Any, limit: Any
 ) -> Any:
@@ -176,5 +191,6 @@ _load_half: Any = intrinsic(_make_load_half)
 _store: Any = intrinsic(_make_store)
 _fence: Any = intrinsic(_make_fence)
 _increase: Any = intrinsic(_make_increase)
+_raise: Any = intrinsic(_make_raise)
 _yield_core: Any = intrinsic(_make_yield_core)
 _system_call: Any = intrinsic(_make_system_call)

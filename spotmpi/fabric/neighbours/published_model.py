@@ -1,7 +1,8 @@
 """A model that a worker shows to others, who read it at any time and wait for nobody.
 
-Its memory holds two copies, which take turns, and two counts: publications begun, and
-publications complete. Publication n is written over publication n - 2, while others can read n - 1.
+Its memory holds two copies, which take turns, and three counts: publications begun, publications
+complete, and the last one that was read by a worker that wanted it for itself. Publication n is
+written over publication n - 2, while others can read n - 1.
 A reader copies, and then looks if the writer has begun to overwrite that copy: if so, it tries
 again. So the writer waits for no reader. A writer that is killed or stopped in the middle leaves
 the publication before for all to read.
@@ -19,8 +20,8 @@ from spotmpi.fabric.neighbours.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = ["PublishedModel", "ModelForm", "counting"]
 
-_BEGUN, _THERE, _FIRST = 64, 128, 192
-"""Bytes of the first page at which the two counts and the number of earlier publications lie."""
+_BEGUN, _THERE, _FIRST, _TAKEN = 64, 128, 192, 256
+"""Bytes of the first page at which the counts and the number of earlier publications lie."""
 
 _LINE = 64
 """Bytes on whose multiples arrays begin."""
@@ -77,6 +78,7 @@ class PublishedModel:
         self.segment = segment
         memory = Memory(_length(form), segment)
         self._begun, self._there = memory.address + _BEGUN, memory.address + _THERE
+        self._taken = memory.address + _TAKEN
         size = form.bytes
         self._copies = [memory.array("uint8", size, PAGE + copy * size) for copy in range(2)]
         self._targets = [form.arrays_in(copy) for copy in self._copies]
@@ -114,12 +116,13 @@ class PublishedModel:
         self._loops.publish(self._there, count)
         self._published = count
 
-    def read(self, room: Buffer) -> int | None:
+    def read(self, room: Buffer, unread: bool = False) -> int | None:
         """Copy the last publication to ``room``; return how many the writer had published before.
-        None if there is none yet, or if the writer was too fast. Never waits."""
+        None if there is none yet, or if the writer was too fast. Never waits. ``unread``: None
+        also if a reader that said ``unread`` has had this publication."""
         for _ in range(_TRIES):
             count = int(self._loops.look(self._there))
-            if not count:
+            if not count or (unread and not self._loops.claim(self._taken, count)):
                 return None
             room[...] = self._copies[count % 2]
             if self._loops.look(self._begun) < count + 2:

@@ -34,7 +34,7 @@ class _Publication(NamedTuple):
 class _Ask:
     """A worker that was asked for its model."""
 
-    worker: WorkerId
+    wanted: Fetch
     answer: _Publication | None = None
 
 
@@ -44,6 +44,8 @@ class _Seat:
 
     published: int = 0
     shown: _Publication | None = None
+    taken: int = -1
+    """The last publication that a worker had which wanted it for itself."""
     ask: _Ask | None = None
     come: Fetched | None = None
     """Answer from another host, until it is the reply to a fetch."""
@@ -77,11 +79,11 @@ class Models:
 
     def fetch(self, me: WorkerId, process: Process, request: Fetch) -> Any:
         """Perform `Fetch`."""
-        found = self._fetched(me, request.worker)
+        found = self._fetched(me, request)
         return self._workers.reply(me, found, self._time.delays.message)
 
-    def _fetched(self, me: WorkerId, worker: WorkerId) -> Fetched | None:
-        seat = self._seats.get(me)
+    def _fetched(self, me: WorkerId, request: Fetch) -> Fetched | None:
+        seat, worker = self._seats.get(me), request.worker
         if seat is None or seat.shown is None:
             return None
         fill(seat.room, RUBBISH)  # what was fetched before must not be used any more
@@ -91,9 +93,9 @@ class Models:
         if worker != me and self._is_there(me, worker):
             near = self._is_near(me, worker)
             if not near and seat.ask is None:
-                seat.ask = _Ask(worker)
+                seat.ask = _Ask(request)
                 self._time.after(self._time.delays.message, self._answer, me, seat.ask)
-            if near and come is None and (found := self._shown(worker)) is not None:
+            if near and come is None and (found := self._shown(request)) is not None:
                 come = Fetched(worker, *found)
         return come and self._reply(seat, come)
 
@@ -128,14 +130,20 @@ class Models:
             and worker not in process.dead_known
         )
 
-    def _shown(self, worker: WorkerId) -> _Publication | None:
-        seat = self._seats.get(worker)
-        return None if seat is None else seat.shown
+    def _shown(self, request: Fetch) -> _Publication | None:
+        seat = self._seats.get(request.worker)
+        if seat is None or seat.shown is None:
+            return None
+        if request.unread:
+            if seat.taken == seat.shown.number:
+                return None
+            seat.taken = seat.shown.number
+        return seat.shown
 
     def _answer(self, me: WorkerId, ask: _Ask) -> None:
         """Take the model that is the answer, as it is at this moment."""
-        if ask.worker in self._workers.processes:
-            ask.answer = self._shown(ask.worker)
+        if ask.wanted.worker in self._workers.processes:
+            ask.answer = self._shown(ask.wanted)
         self._time.after(self._time.delays.collective, self._come, me, ask)
 
     def _come(self, me: WorkerId, ask: _Ask) -> None:
@@ -145,7 +153,7 @@ class Models:
             return
         seat.ask = None
         if process is not None and not process.revoked and ask.answer is not None:
-            seat.come = Fetched(ask.worker, *ask.answer)
+            seat.come = Fetched(ask.wanted.worker, *ask.answer)
 
 
 class Marks:
