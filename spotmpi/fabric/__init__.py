@@ -194,8 +194,9 @@ class Fetch:
 
     worker: WorkerId
     unread: bool = False
-    """True: a publication is given to one worker only, and the reply is None if it has been given.
-    Give the same for all fetches of what a worker publishes."""
+    """True: of all workers that say so, at most one gets a publication. The others get None in its
+    place. Say the same in all fetches of one kind of model: an ask that is under way stays what it
+    was."""
 
 
 @dataclass(frozen=True)

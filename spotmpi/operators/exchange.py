@@ -24,9 +24,9 @@ class PairAverage(Stage):
     No worker waits. w_j is the latest model of j that has arrived. If none has, nothing is
     averaged. So a slow worker delays no other, and a lost one costs the others nothing.
 
-    A model is averaged into one other worker's only. So each worker pulls others as often as it is
-    pulled. If not, a worker that stands still for some steps would pull all others back to its old
-    model, in each of their steps, and what they have learnt since would be lost.
+    A model is averaged into one other worker's at most. So a worker pulls others at most once for
+    each step that it has taken. Otherwise a worker that stands still would pull all others back to
+    its old model, in each of their steps, and what they have learnt since would be lost.
 
     In the same step the worker shows its new model to the others, marked with the number of the
     next round. A model with the mark of an earlier round is not used: all workers have gone on from
@@ -65,8 +65,10 @@ class PushSum(Stage):
     sum of all that it has given in the round, and takes what the other's sum has gained since it
     last took. What was given to a dead worker is lost, with its weight.
 
-    A worker gives nothing while its weight is less than 1. If not, it would lose weight in each
-    step in which nothing arrives, and what it learns would count for less and less in the mean.
+    A worker gives nothing while its weight is less than 1. Otherwise it would lose weight in each
+    step in which nothing arrives. And when a worker of small weight takes something, what it has
+    learnt itself counts for little. If a worker is lost or stands still, those after it soon give
+    nothing, until the next round: each trains for itself.
     """
 
     asynchronous: ClassVar[bool] = True

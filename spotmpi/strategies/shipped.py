@@ -121,8 +121,8 @@ class EASGD(_Named):
 
 class ADPSGD(_Named):
     """Asynchronous decentralised SGD. In each step a worker averages its model with the latest
-    model of another worker, and waits for none (Lian, Zhang, Zhang and Liu, "Asynchronous
-    decentralized parallel stochastic gradient descent", 2018)::
+    model of another worker, if no third one has, and waits for none (Lian, Zhang, Zhang and Liu,
+    "Asynchronous decentralized parallel stochastic gradient descent", 2018)::
 
         w_i <- w_i - rate * g_i
         w_i <- (w_i + w_j) / 2                     j: another worker, at random
@@ -153,9 +153,9 @@ class Gossip(_Named):
 
     dx and dp are what the worker before has given since this worker last looked: nothing, if that
     one is slow. If all workers keep step, p is 1 before each gift. A worker that has less gives
-    nothing: what it learns with a small weight counts for little in the mean. The paper's step of
-    rate / p would be twice as long after a gift, so here the step uses the rate that you gave. The
-    last line is a round, as in `ADPSGD`: each
+    nothing: if it took something with a small weight, what it has learnt itself would count for
+    little. The paper's step of rate / p would be twice as long after a gift, so here the step uses
+    the rate that you gave. The last line is a round, as in `ADPSGD`: each
     worker comes to it after as many steps as it can take, ``control`` on average.
     """
 

@@ -334,6 +334,10 @@ def test_what_the_page_says_of_revocations_was_measured() -> None:
     said = " ".join(PAGE.split())
     assert "**Revocations cost no strategy a point**, in the median. A single" in said
     assert all(median(points) > -1 for points in changes.values())
+    base = measured()["teacher", "ssgd"]
+    exchanging = [measured()["teacher", f"{one}:control=16"] for one in ("adpsgd", "gossip")]
+    first, second = (-median(against(cell, base)) for cell in exchanging)
+    assert f"and {first:.1f} and {second:.1f} points behind on teacher" in said
     worst = min(changes, key=lambda key: min(changes[key]))
     assert worst == ("teacher", "gossip:control=16")
     assert f"Gossip's on teacher, {-min(changes[worst]):.1f} points" in said

@@ -129,6 +129,8 @@ def an_unread_model_is_given_to_one_worker_only(me: int) -> Steps[Any]:
         yield from ones()
         for other in others_than(me):
             left = yield from nothing(other, unread=True)
+        for _ in range(LATER):  # no ask is under way any more, which could have the next model
+            yield Work(os.sched_yield)
         yield from ones()
         again = yield from until((me + 2) % WORKERS, number)
         yield from ones()

@@ -1,8 +1,8 @@
 """Loops by which processes of one host wait for each other, compiled by Numba.
 
 Each process has numbers of its own, which only grow. It waits until all others' are as large. The
-last process to come wakes those that sleep. Published models have such numbers, too. To import this
-takes as long as Numba does.
+last process to come wakes those that sleep. Published models have such numbers, too, and one that
+all who read them raise. To import this takes as long as Numba does.
 """
 
 from __future__ import annotations

@@ -122,11 +122,12 @@ class PublishedModel:
         also if a reader that said ``unread`` has had this publication."""
         for _ in range(_TRIES):
             count = int(self._loops.look(self._there))
-            if not count or (unread and not self._loops.claim(self._taken, count)):
+            if not count or (unread and self._loops.look(self._taken) >= count):
                 return None
             room[...] = self._copies[count % 2]
             if self._loops.look(self._begun) < count + 2:
-                return self._first + count - 1
+                taken = unread and not self._loops.claim(self._taken, count)
+                return None if taken else self._first + count - 1
         return None
 
 
