@@ -155,8 +155,8 @@ class Gossip(_Named):
     one is slow. If all workers keep step, p is 1 before each gift. A worker that has less gives
     nothing: if it took something with a small weight, what it has learnt itself would count for
     little. The paper's step of rate / p would be twice as long after a gift, so here the step uses
-    the rate that you gave. The last line is a round, as in `ADPSGD`: each
-    worker comes to it after as many steps as it can take, ``control`` on average.
+    the rate that you gave. The last line is a round, as in `ADPSGD`: each worker comes to it after
+    as many steps as it can take, ``control`` on average.
     """
 
     def __init__(self, control: int = 64) -> None:

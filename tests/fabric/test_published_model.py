@@ -91,6 +91,22 @@ def test_of_two_who_want_one_for_themselves_only_the_first_has_it() -> None:
         assert [one.read(room) for one in readers] == [number, number]
 
 
+def test_of_two_who_copy_it_at_a_time_only_one_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PublishedModel.new(FORM, 0)
+    model.write(shown.MODEL)
+    first, second = (PublishedModel.of(model.segment.here, FORM) for _ in range(2))
+    loops, rooms, seen = first._loops, [FORM.room(), FORM.room()], []
+
+    def look(address: int) -> int:
+        if address == first._begun:  # the first one has copied it
+            seen.append(second.read(rooms[1], unread=True))
+        return int(loops.look(address))
+
+    monkeypatch.setattr(first, "_loops", SimpleNamespace(look=look, claim=loops.claim))
+    assert first.read(rooms[0], unread=True) is None
+    assert seen == [0]
+
+
 def test_who_has_met_others_loads_nothing_more_for_a_published_model() -> None:
     barrier = HostBarrier(lambda: False)
     barrier.load()

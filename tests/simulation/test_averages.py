@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -184,22 +185,29 @@ def steps_that_were_left_out_count(patch: Patch) -> None:
     patch.setattr(Dealer, "end", lambda self, taken: self._drawn and self._drawn.deal(()))
 
 
+def changed(asking: Asking, change: Callable[[Any], Any]) -> Asking:
+    """What a stage asks, with each request and each reply as ``change`` makes it."""
+    reply = None
+    try:
+        while True:
+            reply = change((yield change(asking.send(reply))))
+    except StopIteration:
+        return
+
+
 def a_model_is_shown_in_halves(patch: Patch) -> None:
     run = PairAverage.run
 
     def wrong(self: PairAverage, step: Step) -> Asking:
         before = [flat.copy() for flat in step.params]
-        asks, reply = run(self, step), None
-        try:
-            while True:
-                asked = asks.send(reply)
-                if isinstance(asked, Publish):
-                    half = len(before[0]) // 2
-                    asked = Publish([before[0], *asked.model[1:]])
-                    asked.model[0][:half] = step.params[0][:half]
-                reply = yield asked
-        except StopIteration:
-            return
+
+        def halves(what: Any) -> Any:
+            if not isinstance(what, Publish):
+                return what
+            before[0][: len(before[0]) // 2] = step.params[0][: len(before[0]) // 2]
+            return Publish([before[0], *what.model[1:]])
+
+        return changed(run(self, step), halves)
 
     patch.setattr(PairAverage, "run", wrong)
 
@@ -207,30 +215,22 @@ def a_model_is_shown_in_halves(patch: Patch) -> None:
 def a_model_pulls_several_workers(patch: Patch) -> None:
     run = PairAverage.run
 
-    def wrong(self: PairAverage, step: Step) -> Asking:
-        asks, reply = run(self, step), None
-        try:
-            while True:
-                asked = asks.send(reply)
-                reply = yield Fetch(asked.worker) if isinstance(asked, Fetch) else asked
-        except StopIteration:
-            return
+    def read(what: Any) -> Any:
+        return Fetch(what.worker) if isinstance(what, Fetch) else what
 
-    patch.setattr(PairAverage, "run", wrong)
+    patch.setattr(PairAverage, "run", lambda self, step: changed(run(self, step), read))
 
 
 def a_model_from_before_the_last_round_pulls_a_worker_back(patch: Patch) -> None:
     run = PairAverage.run
 
     def wrong(self: PairAverage, step: Step) -> Asking:
-        asks, reply = run(self, step), None
-        try:
-            while True:
-                reply = yield asks.send(reply)
-                if isinstance(reply, Fetched):
-                    reply.model[-1][0] = step.now.round
-        except StopIteration:
-            return
+        def new(what: Any) -> Any:
+            if isinstance(what, Fetched):
+                what.model[-1][0] = step.now.round
+            return what
+
+        return changed(run(self, step), new)
 
     patch.setattr(PairAverage, "run", wrong)
 
@@ -239,15 +239,12 @@ def a_model_is_shown_as_one_of_a_later_round(patch: Patch) -> None:
     run = PairAverage.run
 
     def wrong(self: PairAverage, step: Step) -> Asking:
-        asks, reply = run(self, step), None
-        try:
-            while True:
-                asked = asks.send(reply)
-                if isinstance(asked, Publish) and step.now.chance < 0.1:
-                    asked.model[-1][0] += 1
-                reply = yield asked
-        except StopIteration:
-            return
+        def later(what: Any) -> Any:
+            if isinstance(what, Publish) and step.now.chance < 0.1:
+                what.model[-1][0] += 1
+            return what
+
+        return changed(run(self, step), later)
 
     patch.setattr(PairAverage, "run", wrong)
 
@@ -289,15 +286,13 @@ def a_model_is_shown_with_the_weight_of_the_step_before(patch: Patch) -> None:
 
     def wrong(self: PushSum, step: Step) -> Asking:
         before = step.state["told"][0].copy()
-        asks, reply = run(self, step), None
-        try:
-            while True:
-                asked = asks.send(reply)
-                if isinstance(asked, Publish) and before[0] == asked.model[-1][0]:
-                    asked = Publish([*asked.model[:-1], before])
-                reply = yield asked
-        except StopIteration:
-            return
+
+        def old(what: Any) -> Any:
+            if isinstance(what, Publish) and before[0] == what.model[-1][0]:
+                return Publish([*what.model[:-1], before])
+            return what
+
+        return changed(run(self, step), old)
 
     patch.setattr(PushSum, "run", wrong)
 

@@ -29,6 +29,7 @@ from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.collectives import Collectives  # noqa: E402
 from spotmpi.torch.first_answers import FirstAnswers  # noqa: E402
 from spotmpi.torch.objects import CALLS  # noqa: E402
+from spotmpi.torch.process_group import WorkerGroup  # noqa: E402
 from spotmpi.torch.standing import Standing  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.launch.asking import folder_of  # noqa: E402
@@ -245,10 +246,10 @@ def test_a_newcomer_takes_the_place_of_a_lost_worker(
 
 def test_objects_go_to_and_come_from_a_newcomer_with_a_rank_beyond_the_size() -> None:
     script = SimpleNamespace(found=None, passes=None)
-    known: Any = {"standing": standing(4, (1, 2, 3, 4), (4, 4, 0)), "script": script}
+    known: Any = {"standing": standing(4, (1, 2, 3, 4), (4, 4, 0)), "script": script, "number": 0}
     calls = Collectives(cast(Any, SimpleNamespace(joins=True, worker=5, **known)), 4)
     assert calls.rank == 5
-    group: Any = SimpleNamespace(collectives=calls, ranks=calls.ranks, key=lambda what: b"")
+    group = WorkerGroup(cast(Any, SimpleNamespace(begins_step=False)), calls)
     for rank in (2, 4, 5):
         CALLS["send_object_list"](group, ["x"], rank)
         assert CALLS["recv_object_list"](group, [None], rank) == rank

@@ -126,8 +126,9 @@ class PublishedModel:
                 return None
             room[...] = self._copies[count % 2]
             if self._loops.look(self._begun) < count + 2:
-                taken = unread and not self._loops.claim(self._taken, count)
-                return None if taken else self._first + count - 1
+                if unread and not self._loops.claim(self._taken, count):
+                    return None  # another reader was quicker
+                return self._first + count - 1
         return None
 
 

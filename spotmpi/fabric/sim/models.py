@@ -95,7 +95,7 @@ class Models:
             if not near and seat.ask is None:
                 seat.ask = _Ask(request)
                 self._time.after(self._time.delays.message, self._answer, me, seat.ask)
-            if near and come is None and (found := self._shown(request)) is not None:
+            if near and come is None and (found := self._found(request)) is not None:
                 come = Fetched(worker, *found)
         return come and self._reply(seat, come)
 
@@ -130,7 +130,8 @@ class Models:
             and worker not in process.dead_known
         )
 
-    def _shown(self, request: Fetch) -> _Publication | None:
+    def _found(self, request: Fetch) -> _Publication | None:
+        """Return what a worker that asks so is given; if it is unread, it is read now."""
         seat = self._seats.get(request.worker)
         if seat is None or seat.shown is None:
             return None
@@ -143,7 +144,7 @@ class Models:
     def _answer(self, me: WorkerId, ask: _Ask) -> None:
         """Take the model that is the answer, as it is at this moment."""
         if ask.wanted.worker in self._workers.processes:
-            ask.answer = self._shown(ask.wanted)
+            ask.answer = self._found(ask.wanted)
         self._time.after(self._time.delays.collective, self._come, me, ask)
 
     def _come(self, me: WorkerId, ask: _Ask) -> None:
