@@ -87,15 +87,15 @@ def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> 
     kernels = _checked(out, *inputs)
     if not inputs or len(inputs) != len(scales):
         raise ValueError(f"got {len(inputs)} inputs and {len(scales)} scales; each input needs one")
-    here = kernels.address(out)
-    addresses = [kernels.address(x) for x in inputs]
-    if out.nbytes and min(abs(address - here) for address in addresses) < out.nbytes:
-        raise ValueError("an input of the sum overlaps its output: give it an array of its own")
+    for x in inputs:
+        if np.may_share_memory(out, x):
+            raise ValueError("an input of the sum overlaps its output: give it an array of its own")
     if kernels is _FEW:
         _FEW.scaled_sum(out, inputs, scales)
     else:
         large = out.nbytes >= PAST_CACHE
         loop = kernels.scaled_sum_past_cache if large else kernels.scaled_sum
+        addresses = [kernels.address(x) for x in inputs]
         loop(out, np.array(addresses, np.uintp), np.array(scales, np.float64))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def sgd(
         cpu.sgd(out, total, rate, scale)
         return
     past = int(out.nbytes >= cpu.PAST_CACHE)
-    _loops(out.dtype.name).sgd_of(past, out, params, *brought, rate, scale)
+    _loops(out.dtype).sgd_of(past, out, params, *brought, rate, scale)
 
 
 def momentum(
@@ -60,7 +61,7 @@ def momentum(
         cpu.momentum(out, velocity_out, total, rate, beta, scale)
         return
     past = int(out.nbytes >= cpu.PAST_CACHE)
-    _loops(out.dtype.name).momentum_of(
+    _loops(out.dtype).momentum_of(
         past, out, velocity_out, params, velocity, *brought, rate, beta, scale
     )
 
@@ -94,21 +95,21 @@ def adam(
         cpu.adam(out, mean_out, square_out, total, *scalars)
         return
     past = int(out.nbytes >= cpu.PAST_CACHE)
-    _loops(out.dtype.name).adam_of(
+    _loops(out.dtype).adam_of(
         past, out, mean_out, square_out, params, mean, square, *brought, *scalars
     )
 
 
 def warm(dtype: str) -> None:
     """Load or compile all functions for this dtype."""
-    _loops(dtype)
+    _loops(np.dtype(dtype))
 
 
 @cache
-def _loops(dtype: str) -> SimpleNamespace:
+def _loops(dtype: np.dtype[Any]) -> SimpleNamespace:
     from spotmpi.kernels import moving_loops
 
-    return moving_loops.compiled(np.dtype(dtype))
+    return moving_loops.compiled(dtype)
 
 
 def _brought(
@@ -122,10 +123,13 @@ def _brought(
     survive."""
     starts = cpu.addresses(*written, *before, *inputs, written=len(written))
     size = written[0].nbytes
-    for number, mine in enumerate(starts[: len(written)]):
-        others = (one for other, one in enumerate(starts) if other != number)
-        if size and any(abs(mine - one) < size for one in others):
-            raise ValueError("what is written overlaps what is read: give it an array of its own")
+    for number in range(len(written)):
+        first, end = starts[number] - size, starts[number] + size
+        for other in starts[number + 1 :]:
+            if first < other < end:
+                raise ValueError(
+                    "what is written overlaps what is read: give it an array of its own"
+                )
     if not inputs:
         raise ValueError("got no inputs; give one or more")
     if written[0].size < cpu.FEW:

@@ -32,26 +32,23 @@ class PageOrder:
         self.parts = parts
         self.part = 0
         """Number of the page that goes with the next round in which anybody learns."""
-        self._had: dict[WorkerId, int] = {}
-
-    @property
-    def learning(self) -> Collection[WorkerId]:
-        """Newcomers that do not know everything yet, in the order of their admission."""
-        return self._had.keys()
+        self.learning: dict[WorkerId, int] = {}
+        """Newcomers that do not know everything yet, in the order of their admission, and how many
+        pages each has had."""
 
     @property
     def last_due(self) -> bool:
         """True if a newcomer has all pages after the next round: then the rest must go with it."""
-        return any(had + 1 >= self.parts for had in self._had.values())
+        return any(had + 1 >= self.parts for had in self.learning.values())
 
     def admit(self, worker: WorkerId) -> None:
         """Add a newcomer. It takes part in the next round, for the first time."""
-        self._had[worker] = 0
+        self.learning[worker] = 0
 
     def forget(self, workers: Collection[WorkerId]) -> None:
         """Remove these workers: they learn no more."""
-        for worker in self._had.keys() & workers:
-            del self._had[worker]
+        for worker in self.learning.keys() & workers:
+            del self.learning[worker]
 
     def given(self, rest: bool) -> tuple[WorkerId, ...]:
         """Count a committed round that carried a page. ``rest``: True if all else went with it.
@@ -59,19 +56,19 @@ class PageOrder:
         Returns the newcomers that know everything now.
         """
         self.part = (self.part + 1) % self.parts
-        for worker in self._had:
-            self._had[worker] += 1
-        done = tuple(w for w, had in self._had.items() if rest and had >= self.parts)
+        for worker in self.learning:
+            self.learning[worker] += 1
+        done = tuple(w for w, had in self.learning.items() if rest and had >= self.parts)
         self.forget(done)
         return done
 
     def state(self) -> dict[str, object]:
         """Return plain values with which a newcomer can count along."""
-        return {"part": self.part, "had": list(self._had.items())}
+        return {"part": self.part, "had": list(self.learning.items())}
 
     def restore(self, part: int, had: Collection[tuple[WorkerId, int]]) -> None:
         """Go on where the order with this `state` stood."""
-        self.part, self._had = part, dict(had)
+        self.part, self.learning = part, dict(had)
 
 
 def cut(size: int, usual: int, ends: Sequence[int] | None = None) -> list[tuple[int, int]]:

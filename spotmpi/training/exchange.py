@@ -120,10 +120,11 @@ class TrainingExchange:
     def prepare(self, membership: Membership) -> None:
         """Bring what depends on who takes part: a page, and in the first round the parameters."""
         self.round.prepare(membership, self.me)
-        if self.transfer.learns:
-            self.transfer.bring_nothing()
-        elif self.transfer.teaching:
-            self._teach(self.transfer.full(membership.ids))
+        if self.transfer.teaching:
+            if self.transfer.learns:
+                self.transfer.bring_nothing()
+            else:
+                self._teach(self.transfer.full(membership.ids))
         if self.round.kind == control_word.STEP or self.round.adds:
             steps = self.training.progress.steps + self.round.adds
             self.context.faults.arm(range(self.turns.now.first, steps))
@@ -209,9 +210,10 @@ class TrainingExchange:
         """Tell of the steps that a round has committed."""
         generation = self.driver.ledger.generation
         self.records.committed(number, generation, brought, full, taken, now)
-        self.training.finite.tell(self.context.channel, self.me, self.leads)
+        leads = self.leads
+        self.training.finite.tell(self.context.channel, self.me, leads)
         if self.turns.level:
-            self.switching.heard(word, taken, full, self.leads)
+            self.switching.heard(word, taken, full, leads)
 
     @property
     def unapplied(self) -> bool:

@@ -234,7 +234,8 @@ class Journal:
                 self.trace.write(event, **fields)
             self.trace.write("step", step=entry.step, **entry.describe(), digest=entry.digest)
             self._due = entry.step + 1
-        self._explain()
+        if self._unexplained:
+            self._explain()
 
     def _explain(self) -> None:
         """Write why workers are gone, once the launcher has said so; this may take some rounds."""

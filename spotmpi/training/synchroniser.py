@@ -109,8 +109,10 @@ class Synchroniser(Generic[P]):
     @property
     def surveys(self) -> bool:
         """True if workers say how they do in the open round of steps, or in the next one."""
+        if not self._surveyed:
+            return False
         every = max(1, _SURVEY // self.strategy.every)
-        return self._surveyed and self._progress.rounds % every == every - 1
+        return self._progress.rounds % every == every - 1
 
     @property
     def _measures(self) -> bool:
@@ -207,8 +209,9 @@ class Synchroniser(Generic[P]):
         model, doubled = self._model, self._model.double_buffer
         if doubled is None or not self.strategy.fusable:
             return
-        if not self.arena.fuses:
-            self.arena.leave()
+        arena = self.arena
+        if not arena.fuses:
+            arena.leave()
             return
         optimizer, scale, measures = model.optimizer, 1.0 / weight, self._measures
         assert optimizer is not None
@@ -216,7 +219,7 @@ class Synchroniser(Generic[P]):
 
         def into(after: Sequence[Buffer], before: Sequence[Buffer]) -> Move:
             def move(part: slice, inputs: Sequence[Buffer], weights: Sequence[float]) -> None:
-                new, old = ([flat[part] for flat in flats] for flats in (after, before))
+                new, old = [flat[part] for flat in after], [flat[part] for flat in before]
                 optimizer.move(new, old, inputs, weights, model.memory, rate, scale)
 
             return self.lengths.beside(move) if measures else move
@@ -226,7 +229,7 @@ class Synchroniser(Generic[P]):
             into(doubled.next[number::many], doubled.live[number::many]) for number in range(many)
         ]
         mark = _mark(optimizer, model.registry.numbers(), rate, weight)
-        self.arena.fuse_update(moves, mark)
+        arena.fuse_update(moves, mark)
 
     def leave(self) -> None:
         """Make this worker's arrays its own: others are about to go on without it."""

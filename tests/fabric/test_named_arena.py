@@ -16,7 +16,7 @@ RINGS = Rings([[0], [1]], 0, cast(Any, None))
 
 def arena() -> NamedArena:
     """Of one array."""
-    return NamedArena(private_arena([Shape("float32", 5000)], in_place=True))
+    return NamedArena(private_arena([Shape("float32", 5000)], in_place=True), large=True)
 
 
 def as_fast(part: Part) -> None:

@@ -379,8 +379,8 @@ PLANES: list[_Slip] = [
     (
         "a_small_sum_is_waited_for_by_those_who_share_it",
         "fabric/planes/shared_memory_plane.py",
-        "return _is_large(arena.layout) or any(",
-        "return isinstance(arena, SharedArena) or any(",
+        "return named.large or any(",
+        "return isinstance(named.arena, SharedArena) or any(",
     ),
     (
         "an_update_is_fused_with_a_small_sum_by_those_who_share_it",
@@ -415,8 +415,8 @@ PLANES: list[_Slip] = [
     (
         "nan_of_a_contribution_that_does_not_count_gets_into_the_sum",
         "fabric/planes/shared_arena.py",
-        "            if weight  # what does not count may be anything, NaN too\n",
-        "",
+        "if not all(weights):  # what does not count may be anything, NaN too",
+        "if False:",
     ),
     (
         "who_goes_on_by_itself_begins_with_zeros",

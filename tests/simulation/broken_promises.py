@@ -232,11 +232,11 @@ def whoever_leaves_is_still_counted(patch: Patch) -> None:
 def a_newcomer_trains_before_it_has_all_parts(patch: Patch) -> None:
     def hasty(self: PageOrder, rest: bool) -> tuple[int, ...]:
         self.part = (self.part + 1) % self.parts
-        done = tuple(self._had) if rest else ()
+        done = tuple(self.learning) if rest else ()
         self.forget(done)
         return done
 
-    patch.setattr(PageOrder, "last_due", property(lambda self: bool(self._had)))
+    patch.setattr(PageOrder, "last_due", property(lambda self: bool(self.learning)))
     patch.setattr(PageOrder, "given", hasty)
 
 

@@ -108,6 +108,9 @@ class Devices(Plane):
     def wait(self, handles: Sequence[Handle]) -> None:
         """Wait for these parts: first for sums on the device, then for the node's, in the order of
         their starts. A sum is copied to the device while others make the next one."""
+        if not (self._near or self._landings):
+            self._wait(handles)
+            return
         near: dict[DeviceArena, list[Part]] = {}
         for handle in sorted((one for one in handles if one in self._near), reverse=True):
             part = self._near[handle]

@@ -58,6 +58,8 @@ class NamedArena:
     """An arena with a name, and how its sums go between hosts."""
 
     arena: Arena
+    large: bool
+    """True if it holds an array that is worth meeting for."""
     agreed: bool | None = None
     """True if all members share theirs; None: not known yet, or sums stay on this host."""
     _went: dict[int, str] = field(default_factory=dict)

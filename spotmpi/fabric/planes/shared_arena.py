@@ -172,33 +172,33 @@ class SharedArena(Arena):
         its way between hosts, if there are several."""
         assert self._sources is not None
         members, inputs, slices, told = self._sources
-        if not _is_one_update(members):
+        if self._shares is not None and not _is_one_update(members):
             return
-        result = self.results[number][slices[number]]
-        weights = [member.weight for member in members]
-        brought = [
-            (one, weight)
-            for one, weight in zip(inputs[number], weights, strict=True)
-            if weight  # what does not count may be anything, NaN too
-        ]
+        result, arrays = self.results[number][slices[number]], inputs[number]
+        weights = [member.weight for member in members] if self.weighs else [1.0] * len(members)
+        if not all(weights):  # what does not count may be anything, NaN too
+            arrays = [one for one, weight in zip(arrays, weights, strict=True) if weight]
+            weights = [weight for weight in weights if weight]
         narrowing = part.narrowing
-        if rings is not None and way == RING:
-            rings.sum(brought, result, narrowing)
-            return
-        if narrowing is not None:
+        if narrowing is not None and (rings is None or way != RING):
             narrowing.begin([])
-        if rings is not None and way == STRAIGHT:
-            rings.straight(brought, result)
-        elif rings is not None:
-            rings.by_firsts(brought, result)
-            if self.small and rings.leads:
-                told[number][:] = result
+        if rings is not None:
+            brought = list(zip(arrays, weights, strict=True))
+            if way == RING:
+                rings.sum(brought, result, narrowing)
+            elif way == STRAIGHT:
+                rings.straight(brought, result)
+            else:
+                rings.by_firsts(brought, result)
+                if self.small and rings.leads:
+                    told[number][:] = result
+        elif not result.size:
+            return
         elif part.move is not None:
-            if result.size:
-                part.move(slices[number], *map(list, zip(*brought, strict=True)))
-        elif result.size and brought:
-            HOST.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
-        elif result.size:
+            part.move(slices[number], arrays, weights)
+        elif arrays:
+            HOST.kernels.scaled_sum(result, arrays, weights)
+        else:
             result.fill(0)
 
     def take(self, number: int) -> None:

@@ -163,7 +163,8 @@ class SharedMemoryPlane(Plane):
         # unnamed parts and small ones, which go by MPI.
         if not (name and fits and HostBarrier.possible):
             return private_arena(layout, in_place=True)
-        if _is_large(layout):
+        large = any(shape.size >= _WORTH_IT for shape in layout)
+        if large:
             self.barrier.load()
         else:
             state = None  # Numba is loaded here or is not: so not all would fuse an update
@@ -180,7 +181,7 @@ class SharedMemoryPlane(Plane):
         if made is None:
             made = private_arena(layout, in_place=True)
         made.name = name
-        self._arenas[name] = NamedArena(made)
+        self._arenas[name] = NamedArena(made, large)
         return made
 
     def _shared(
@@ -209,7 +210,7 @@ class SharedMemoryPlane(Plane):
         self._last += 1
         call = self._started[self._last] = _Call(part)
         named = self._named(part) if self.neighbours.present else None
-        if named is not None and self._meets(named.arena):
+        if named is not None and self._meets(named):
             call.named = named
             ways = () if self.rings is None else self.ways_of(named.arena.layout[part.number])
             call.way = named.start(part.number, ways, self.rings)
@@ -220,11 +221,11 @@ class SharedMemoryPlane(Plane):
             self.barrier.ready(self._header, call.number)
         return self._last
 
-    def _meets(self, arena: Arena) -> bool:
+    def _meets(self, named: NamedArena) -> bool:
         """Return True if this host's members wait for each other to sum it; the same on all."""
         # A small arena goes along with a large one, or else by MPI. If it is shared does not count:
         # only workers that have loaded Numba share it, and a newcomer may not have.
-        return _is_large(arena.layout) or any(other.number for other in self._started.values())
+        return named.large or any(other.number for other in self._started.values())
 
     def proceed(self) -> None:
         """Sum in a thread, unless MPI was started without threads."""
@@ -388,7 +389,3 @@ def _new_header() -> SharedHeader | None:
     except (OSError, SpotmpiError) as error:
         _LOG.info("no memory is shared with other workers: %s", error)
         return None
-
-
-def _is_large(layout: Sequence[Shape]) -> bool:
-    return any(shape.size >= _WORTH_IT for shape in layout)

@@ -83,11 +83,6 @@ class RoundSteps:
         self.left = False
         """True if the script has left the batches that the lease is of."""
 
-    @property
-    def under_way(self) -> bool:
-        """True if some steps are taken, and not all."""
-        return 0 < self.taken < self.steps
-
     def weight(self, me: WorkerId) -> int:
         """Return the samples that this worker's gradient stands for in the next step."""
         return 1 if self.lease is None else len(self.lease.batch(me, self.taken))
@@ -207,8 +202,10 @@ class WorkerSteps:
 
     @property
     def level(self) -> bool:
-        """True outside of a round's steps: replicas are equal; workers may join, leave or stop."""
-        return not self.now.under_way
+        """True outside of a round's steps, before the first of them and after the last: replicas
+        are equal; workers may join, leave or stop."""
+        turn = self.now
+        return not 0 < turn.taken < turn.steps
 
     @property
     def whole(self) -> bool:
@@ -312,7 +309,7 @@ class WorkerSteps:
         """Take one more step, which stands at ``now``."""
         training, turn = self._training, self.now
         done, weight = training.progress, int(now.samples)
-        turn.take(weight, loss, training.rate.asked)
+        turn.take(weight, loss, now.rate)
         self._gradients += weight > 0
         training.meter.took(weight)
         self._steps_taken += 1

@@ -57,7 +57,9 @@ class WorkerTables:
     @property
     def told_paces(self) -> list[Pace] | None:
         """Paces of all from the last round of steps; None if none are told."""
-        return next((paces.read(table.record[0]) for table in self._pace_tables), None)
+        for table in self._pace_tables:
+            return paces.read(table.record[0])
+        return None
 
     @property
     def _survey_tables(self) -> list[Arena]:
