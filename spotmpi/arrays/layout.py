@@ -299,11 +299,14 @@ class Layout:
 
     def is_finite(self, flats: Sequence[Buffer], part: slice) -> bool:
         """Return True if ``part`` of all elements, bucket after bucket, is finite."""
-        finite, start = self.backend.kernels.finite, 0
+        finite, view = self.backend.kernels.finite, self.backend.view
+        start = 0
         for bucket, flat in zip(self.buckets, flats, strict=True):
             first, last = max(part.start - start, 0), min(part.stop - start, bucket.size)
-            if first < last and not finite(flat[first:last]):
-                return False
+            if first < last:
+                piece = flat if last - first == bucket.size else view(flat, first, (last - first,))
+                if not finite(piece):
+                    return False
             start += bucket.size
         return True
 
