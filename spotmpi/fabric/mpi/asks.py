@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
 from spotmpi.fabric import Fetch
-from spotmpi.fabric.mpi.calls import MPI, is_failure, peers_lost
+from spotmpi.fabric.mpi.calls import MPI, PAUSE, is_failure, is_lost, let_go, peers_lost
+from spotmpi.fabric.mpi.given_up import GivenUp
 from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
-from spotmpi.fabric.retired import QUIET
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["Answering", "Asking", "Came", "GivenUp"]
+__all__ = ["Answering", "Asking", "Came"]
 
 _ASK, _REPLY = 2, 3
 """Tags of asks and of replies. All other messages on that communicator have larger tags."""
@@ -40,6 +40,9 @@ _AHEAD = 4
 
 PATIENCE = 2.0
 """Seconds without a piece, or without an ask for one, after which another worker has its turn."""
+
+_SOON = 10 * PAUSE
+"""Seconds without a piece after which it is looked whether the worker that was asked is lost."""
 
 _MOST = 64
 """Most asks that are taken at a time."""
@@ -58,40 +61,13 @@ class _Message:
     comm: MPI.Intracomm
     request: MPI.Request
     buffer: Any
-    comes: bool = False
 
     def through(self) -> bool:
-        """True if the request is through. Raises PeersLost."""
+        """True if the request is through. Raises PeersLost, but not as soon as a worker is lost."""
         try:
-            return bool(self.request.Test())
+            return let_go(self.request)
         except MPI.Exception as error:
             raise peers_lost(error, self.comm) from error
-
-
-class GivenUp:
-    """Messages that nobody waits for, kept until MPI has let go of them."""
-
-    def __init__(self) -> None:
-        self._messages: deque[tuple[float, _Message]] = deque()
-
-    def add(self, *messages: _Message) -> None:
-        """Keep ``messages``, which nobody waits for any more."""
-        now = time.monotonic()
-        self._messages.extend((now, message) for message in messages)
-
-    def free(self) -> None:
-        """Forget messages that MPI has let go of. Cancel receives that are older than `QUIET`."""
-        before = time.monotonic() - QUIET
-        for _ in range(len(self._messages)):
-            since, message = self._messages.popleft()
-            try:
-                if message.request.Test():
-                    continue
-                if message.comes and since < before:
-                    message.request.Cancel()
-            except MPI.Exception:  # it ended with an error, and MPI has freed it
-                continue
-            self._messages.append((since, message))
 
 
 class Came(NamedTuple):
@@ -167,7 +143,11 @@ class Asking:
             except PeersLost:
                 self._drop(ask)
         ask_of_now = self._current
-        if ask_of_now is None or ask_of_now.came < ask_of_now.pieces:
+        if ask_of_now is None:
+            return None
+        if ask_of_now.came < ask_of_now.pieces:
+            if time.monotonic() > self._moved + _SOON and is_lost(ask_of_now.rank, comm):
+                self.leave()
             return None
         self._current, ask_of_now.room = None, None
         assert ask_of_now.publication is not None
@@ -189,7 +169,7 @@ class Asking:
             while ask.room is not None and ask.asked < min(ask.pieces, ask.came + _AHEAD):
                 room = self._buffers.pop() if self._buffers else _message()
                 request = comm.Irecv([room, MPI.BYTE], ask.rank, _REPLY)
-                ask.replies.append(_Message(comm, request, room, comes=True))
+                ask.replies.append(_Message(comm, request, room))
                 words = _WANTED.pack(ask.number, ask.asked, ask.wanted.unread)
                 request = comm.Issend([words, MPI.BYTE], ask.rank, _ASK)
                 ask.asks.append(_Message(comm, request, words))
@@ -233,7 +213,8 @@ class Asking:
             self._current = None
         ask.room = None
         self._asks.pop(ask.wanted.worker, None)
-        self._given_up.add(*ask.replies, *ask.asks)
+        for message in (*ask.replies, *ask.asks):
+            self._given_up.add(message.request, message.buffer)
 
 
 class Answering:
@@ -276,7 +257,8 @@ class Answering:
         """Give up all asks and replies: nobody waits for an answer any more."""
         self.forget()
         self._asked.clear()
-        self._given_up.add(*self._sent)
+        for message in self._sent:
+            self._given_up.add(message.request, message.buffer)
         self._sent = []
 
     def _hear(self, comm: MPI.Intracomm) -> bool:

@@ -29,9 +29,10 @@ __all__ = [
     "collective",
     "done",
     "duplicate",
-    "has_left",
     "is_broken",
     "is_failure",
+    "is_lost",
+    "let_go",
     "no_loss",
     "ranks_of",
     "sum_in_place",
@@ -88,13 +89,17 @@ def take(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
     return bytes(data)
 
 
-def has_left(request: MPI.Request) -> bool:
-    """Return True if MPI has let go of a message that is sent, and free the request then. Raises
-    MPI.Exception if it ended with an error.
+def let_go(request: MPI.Request) -> bool:
+    """Return True if MPI has let go of a message that is sent, or that comes, and free the request
+    then. Raises MPI.Exception if it ended with an error.
 
-    Test (or Wait) alone can kill the job: if the receiver is lost, Open MPI 5.0 ends the request at
-    once and frees it, though the message still waits for the line. When the line breaks as well,
-    Open MPI says "Send error after request freed", and aborts.
+    Test (or Wait) alone ends the request at once if the other worker is lost (Open MPI 5.0), and
+    frees it. But its message may still be on the line:
+
+    - The rest of one that comes arrives later. MPI writes it to the same memory, and counts it for
+      the message that has this request by then: that one is whole before any of it has come.
+    - One that is sent may wait to leave. When the line breaks as well, Open MPI says "Send error
+      after request freed", and aborts.
     """
     return bool(request.Get_status() and request.Test())
 
@@ -103,7 +108,7 @@ def done(sent: Sent) -> bool:
     """Return True if the message has left, or its receiver is lost."""
     request, _, comm = sent
     try:
-        return has_left(request)
+        return let_go(request)
     except MPI.Exception as error:
         peers_lost(error, comm)  # the receiver is gone, and with it the need for these bytes
         return True
@@ -159,6 +164,15 @@ def is_broken(comm: MPI.Comm) -> bool:
     failed = comm.Get_failed()
     try:
         return comm.Is_revoked() or failed.Get_size() > 0
+    finally:
+        failed.Free()
+
+
+def is_lost(rank: int, comm: MPI.Comm) -> bool:
+    """Return True if this member of ``comm`` is known here to be lost."""
+    failed = comm.Get_failed()
+    try:
+        return rank in ranks_of(failed, comm)
     finally:
         failed.Free()
 

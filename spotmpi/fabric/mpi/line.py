@@ -10,7 +10,7 @@ from itertools import chain
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.mpi.calls import MPI, PAUSE, Path, has_left, is_broken, peers_lost
+from spotmpi.fabric.mpi.calls import MPI, PAUSE, Path, is_broken, let_go, peers_lost
 from spotmpi.fabric.planes.plane import Handle, Line
 from spotmpi.protocol.membership import WorkerId
 
@@ -39,7 +39,7 @@ class _Message:
     def ended(self) -> bool:
         """True if MPI has let go of it."""
         try:
-            return bool(self.request.Test()) if self.comes else has_left(self.request)
+            return bool(self.request.Test()) if self.comes else let_go(self.request)
         except MPI.Exception:  # it ended with an error, and MPI has freed it
             return True
 
@@ -115,7 +115,7 @@ class MpiLine(Line):
         for handle in found:
             del self._coming[handle]
         for leaving in self._leaving.values():
-            while leaving and has_left(leaving[0].request):
+            while leaving and let_go(leaving[0].request):
                 found.append(leaving.popleft().handle)
         return found
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.fabric import KEY, Message
-from spotmpi.fabric.mpi.calls import MPI, Path, Sent, done, duplicate, peers_lost, threads
+from spotmpi.fabric.mpi.calls import MPI, Path, Sent, done, duplicate, let_go, peers_lost, threads
+from spotmpi.fabric.mpi.given_up import GivenUp
 from spotmpi.fabric.mpi.messenger import Messenger
 from spotmpi.fabric.retired import Retired
 from spotmpi.protocol.membership import WorkerId
@@ -69,8 +70,8 @@ class Mailbox:
         self._sending: list[tuple[Sent, _Mail]] = []
         self._incoming: dict[WorkerId, tuple[MPI.Request, _Mail]] = {}
         """A message that is on its way into this worker's memory, by sender."""
-        self._stale: list[tuple[MPI.Request, _Mail]] = []
-        """Those of workers that are gone. MPI may write there until each has ended."""
+        self._stale = GivenUp()
+        """Those of workers that are gone: MPI may still write there."""
         self._come: dict[tuple[WorkerId, bytes], deque[_Mail]] = {}
         """What nobody has asked for yet, by sender and key."""
         self._given: _Mail | None = None
@@ -95,8 +96,8 @@ class Mailbox:
         self._messenger.check()
         self._paths = {one: path for one, path in self._paths.items() if one in members}
         self._come = {key: come for key, come in self._come.items() if key[0] in members}
-        self._stale += [self._incoming.pop(one) for one in [*self._incoming] if one not in members]
-        self._stale = [one for one in self._stale if not _ended(one[0])]
+        for one in self._incoming.keys() - set(members):
+            self._stale.add(*self._incoming.pop(one))
         self._clear()
         used: list[MPI.Comm] = [comm for comm, _ in self._paths.values()]
         used += [comm for (_, _, comm), _ in self._sending]
@@ -165,7 +166,7 @@ class Mailbox:
         try:
             while self._receives(sender, comm, workers.index(sender)):
                 request, mail = self._incoming[sender]
-                if not request.Test():
+                if not let_go(request):
                     return
                 del self._incoming[sender]
                 self._keep(sender, mail)
@@ -189,7 +190,8 @@ class Mailbox:
         self._come.setdefault((sender, bytes(mail.all[:KEY])), deque()).append(mail)
 
     def _clear(self) -> None:
-        """Let go of what has left."""
+        """Let go of what has left, and of what will not come any more."""
+        self._stale.free()
         sending, self._sending = self._sending, []
         for sent, mail in sending:
             if done(sent):
@@ -215,11 +217,3 @@ class Mailbox:
         """Keep memory that is not needed any more, if it is worth it."""
         if len(mail.room) >= _LARGE:
             self._spare = sorted([*self._spare, mail.room], key=len)[-_SPARES:]
-
-
-def _ended(request: MPI.Request) -> bool:
-    """Return True if MPI does not write there any more."""
-    try:
-        return bool(request.Test())
-    except MPI.Exception:
-        return True

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Backend, Buffer, backend_of
 from spotmpi.fabric import Fetch, Fetched
-from spotmpi.fabric.mpi.asks import Answering, Asking, Came, GivenUp
+from spotmpi.fabric.mpi.asks import Answering, Asking, Came
 from spotmpi.fabric.mpi.calls import Path, threads
+from spotmpi.fabric.mpi.given_up import GivenUp
 from spotmpi.fabric.mpi.messenger import Messenger
 from spotmpi.fabric.neighbours.neighbours import Neighbours
 from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
