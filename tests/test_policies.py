@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric.sim.faults import Kill
+from spotmpi.fabric.sim.faults import Arrival, Kill
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.policies import Fixed, Metrics, Policy, Schedule
 from spotmpi.protocol import tables
 from spotmpi.strategies import ADPSGD, SSGD, DiLoCo, LocalSGD, Lookahead, Strategy
-from tests.simulated import Final, Job, gradient, params
+from tests.simulated import Final, Job, Result, gradient, params
 from tests.test_member import campaign, joined
 from tests.test_switching import Changing, changes, check
 
@@ -78,6 +78,37 @@ def test_the_trace_has_every_survey_once_also_where_the_leader_dies(tmp_path: Pa
         assert len(due) == len(decided_at) == 2
         assert all(0 <= then - now < 8 for now, then in zip(decided_at, due, strict=True))
     assert found.finals.keys() == {0, 1, 2}
+
+
+def surveys_after_changes(result: Result) -> list[int]:
+    """For each survey the number of its last step, from the last change before it on."""
+    changes = [0, *(one["step"] for one in result.of("strategy"))]
+    at = [one["step"] for one in result.of("survey")]
+    return [step - max(one for one in changes if one < step) for step in at]
+
+
+def test_surveys_come_early_after_a_change_and_then_seldom(tmp_path: Path) -> None:
+    calm = decided(tmp_path, Schedule({0: SSGD(), 10: LOCAL}))
+    result = replace(calm, samples=600).run()
+    (change,) = (one["step"] for one in result.of("strategy"))
+    assert change == 17  # it is decided after step 16, and heard with the next
+    assert surveys_after_changes(result)[:4] == [2, 4, 8, 16]
+    after = [one["step"] - change for one in result.of("survey") if one["step"] > change]
+    # Rounds of 3 steps: the second, the fourth, and then every fifth.
+    assert after[:6] == [6, 12, 15, 30, 45, 60]
+
+
+def test_who_comes_right_after_a_change_knows_which_rounds_have_surveys(tmp_path: Path) -> None:
+    calm = decided(tmp_path, Schedule({0: SSGD(), 10: LOCAL}))
+    events = calm.run().events
+    came = 0
+    for turn in range(8):
+        (folder := tmp_path / f"{turn}").mkdir()
+        arrivals = [Arrival(3, events // 12 + turn * events // 20)]
+        result = replace(calm, folder=folder, arrivals=arrivals).run()
+        check(result)
+        came += 3 in result.finals
+    assert came > 4
 
 
 @pytest.mark.matrix

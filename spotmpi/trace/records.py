@@ -58,7 +58,7 @@ strategy    step, generation, strategy, strategy_name (null for one that does no
             go on with it
 survey      step, strategy (its name, or its chain), decides (the one that the policy decided for;
             null: it stayed, or a change was asked for already), figures: what the leader's policy
-            was told before this step, about every 16 steps
+            was told before this step
 gap         step, steps, strategy_name; this many steps from this one on were trained and are in no
             record: all workers who had taken part in them were lost before they could be written.
             What is followed after them has this name

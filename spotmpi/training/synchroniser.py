@@ -24,7 +24,8 @@ __all__ = ["Result", "Synchroniser"]
 P = TypeVar("P")
 
 _SURVEY = 16
-"""Steps from one survey to the next, or the steps of a round if it has more."""
+"""Steps from one survey to the next, or the steps of a round if it has more. After a change of the
+strategy the first surveys come earlier: slow steps must not make every trial a long one."""
 
 
 class Result(NamedTuple):
@@ -92,6 +93,8 @@ class Synchroniser(Generic[P]):
         self._open: Step
         self._bring: Bring | None = None
         """Makes this worker's contribution to the open round."""
+        self.since = progress.rounds
+        """Rounds of steps before the first one with this strategy."""
         self.paces: Sequence[Pace] = ()
         """Paces of all workers in the last round of steps, if the strategy is asynchronous."""
         self.moved = False
@@ -108,11 +111,13 @@ class Synchroniser(Generic[P]):
 
     @property
     def surveys(self) -> bool:
-        """True if workers say how they do in the open round of steps, or in the next one."""
+        """True if workers say how they do in the open round of steps, or in the next one. They do
+        so in the second round with a strategy, and then in each that doubles the number of rounds,
+        until there are `_SURVEY` steps from one to the next."""
         if not self._surveyed:
             return False
-        every = max(1, _SURVEY // self.strategy.every)
-        return self._progress.rounds % every == every - 1
+        number, most = self._progress.rounds - self.since + 1, max(1, _SURVEY // self.strategy.every)
+        return number % most == 0 or (1 < number < most and not number & (number - 1))
 
     @property
     def _measures(self) -> bool:

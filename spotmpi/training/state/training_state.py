@@ -60,12 +60,14 @@ class Followed:
             )
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """Return the strategy's number."""
-        return self._training.number
+        """Return the strategy's number, and the rounds of steps before it."""
+        return [self._training.number, self._training.sync.since]
 
     def restore(self, told: Any) -> None:
         """Follow the strategy that the other workers follow."""
-        self._training.follow(int(told))
+        number, since = map(int, told)
+        self._training.follow(number)
+        self._training.sync.since = since
 
 
 class TrainingState(Generic[P]):

@@ -1,8 +1,8 @@
 """Surveys: how a training goes with the strategy that it follows, for a policy.
 
-About every 16 steps a round of steps carries a table in which each worker says how long it has
-computed for its steps (`protocol.paces`). All workers read it. So the next leader knows what the
-last one knew, except for times: each worker takes these by its own clock.
+Now and then (`Synchroniser.surveys`) a round of steps carries a table in which each worker says how
+long it has computed for its steps (`protocol.paces`). All workers read it. So the next leader knows
+what the last one knew, except for times: each worker takes these by its own clock.
 """
 
 from __future__ import annotations
