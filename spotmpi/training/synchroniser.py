@@ -116,7 +116,8 @@ class Synchroniser(Generic[P]):
         until there are `_SURVEY` steps from one to the next."""
         if not self._surveyed:
             return False
-        number, most = self._progress.rounds - self.since + 1, max(1, _SURVEY // self.strategy.every)
+        number = self._progress.rounds - self.since + 1
+        most = max(1, _SURVEY // self.strategy.every)
         return number % most == 0 or (1 < number < most and not number & (number - 1))
 
     @property
