@@ -19,7 +19,7 @@ long gradients took: if that comes near the stated time there are too few cores 
 limit lets a burst of 64 kB through at once.
 
 All train with the same learning rate, as a policy has one only. It is small, so that the bar takes
-some hundreds of steps: a policy decides once in 16. It is not the best one for each. DiLoCo's outer
+some hundreds of steps: a policy decides seldom. It is not the best one for each. DiLoCo's outer
 step is longer than the mean of the workers' steps, which is an advantage where rates are small.
 Synchronous SGD's rate follows the number of workers, as it always does.
 """

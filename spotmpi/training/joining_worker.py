@@ -136,7 +136,7 @@ def _resume(given: Settings, training: TrainingState[Any], later: bool) -> Check
     warn = partial(warnings.warn, category=RuntimeWarning, stacklevel=5)
     found = checkpoint_file.load_latest(given.checkpoint, warn)
     training.registry.resume({**found.state, "steps": found.step}, str(found.path))
-    training.sync.since = training.progress.rounds
+    training.sync.since = training.progress.rounds  # a policy looks early, as after a change
     return found
 
 

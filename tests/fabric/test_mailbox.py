@@ -13,6 +13,7 @@ import os
 import sys
 import numpy as np
 from spotmpi.fabric import KEY
+from spotmpi.fabric.mpi.asks import _Message
 from spotmpi.fabric.mpi.calls import MPI
 from spotmpi.fabric.mpi.mailbox import Mailbox
 from spotmpi.fabric.retired import QUIET
@@ -89,6 +90,7 @@ if me < 2:
             return False
         def Test(self):
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
+    assert not _Message(world, Broken(), None).through(), "so for models that come"
     mailbox._incoming[1 - me] = Broken(), mailbox._room(KEY + 3)
     assert mailbox.take([1 - me], bytes(KEY)) is None
     assert mailbox._incoming.keys() == {1 - me}

@@ -63,6 +63,12 @@ SESSION: list[_Slip] = [
         "        if lr is None:\n            self._lr.lr = unpack(lr)",
     ),
     (
+        "a_newcomer_is_not_told_since_when_a_strategy_is_followed",
+        "training/state/training_state.py",
+        "        self._training.sync.since = since\n",
+        "",
+    ),
+    (
         "a_learning_rate_on_its_way_is_not_resumed",
         "training/state/rate.py",
         '{name: f"lr/factor/{name}" for',

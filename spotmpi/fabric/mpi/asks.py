@@ -42,7 +42,7 @@ PATIENCE = 2.0
 """Seconds without a piece, or without an ask for one, after which another worker has its turn."""
 
 _SOON = 10 * PAUSE
-"""Seconds without a piece after which it is looked whether the worker that was asked is lost."""
+"""Seconds without a piece, after which a worker looks if MPI knows that the other one is lost."""
 
 _MOST = 64
 """Most asks that are taken at a time."""
@@ -63,7 +63,8 @@ class _Message:
     buffer: Any
 
     def through(self) -> bool:
-        """True if the request is through. Raises PeersLost, but not as soon as a worker is lost."""
+        """True if the request is through. Raises PeersLost if MPI has ended it with an error; that
+        the other worker is lost is no reason for MPI to do so."""
         try:
             return let_go(self.request)
         except MPI.Exception as error:

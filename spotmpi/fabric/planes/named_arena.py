@@ -59,7 +59,8 @@ class NamedArena:
 
     arena: Arena
     large: bool
-    """True if it holds an array that is worth meeting for."""
+    """True if an array of it is so large that members wait for each other to sum it. An arena of
+    small ones goes along with such an arena, or by MPI."""
     agreed: bool | None = None
     """True if all members share theirs; None: not known yet, or sums stay on this host."""
     _went: dict[int, str] = field(default_factory=dict)

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 _PIECES = 64
 """All of the model is looked at in this many rounds, or in fewer."""
 
-_LEAST = 1 << 14
+_LEAST = 1 << 16
 """Elements that are looked at in a round, at least: this many take microseconds."""
 
 _ON_A_DEVICE = 16
