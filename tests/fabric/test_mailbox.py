@@ -11,11 +11,12 @@ from tests.fabric.test_mpi import over_mpi
 MAIL = """
 import os
 import sys
+from collections import deque
 import numpy as np
 from spotmpi.fabric import KEY
 from spotmpi.fabric.mpi.asks import _Message
 from spotmpi.fabric.mpi.calls import MPI
-from spotmpi.fabric.mpi.mailbox import Mailbox
+from spotmpi.fabric.mpi.mailbox import Mailbox, _Incoming
 from spotmpi.fabric.retired import QUIET
 
 KEYS = [bytes([number]) * KEY for number in range(2)]
@@ -33,6 +34,10 @@ class Retired:
         self.comms += comms
 
 retired = Retired()
+
+def forget():
+    with mailbox.resting():
+        mailbox.forget([0, 1], retired)
 
 def post(to, first):
     for number, size in enumerate(SIZES, first):
@@ -77,10 +82,10 @@ world.Barrier()
 if me < 2:
     post(1 - me, 6)
     while not retired.comms:
-        mailbox.forget([0, 1], retired)
+        forget()
     post(2, 8)
     come(1 - me, 6)
-    mailbox.forget([0, 1], retired)
+    forget()
     assert retired.comms == [both]
     assert not mailbox._come, "what was taken leaves nothing"
     # A message whose sender dies in the middle of it is none. What of it is on the line may still
@@ -91,12 +96,14 @@ if me < 2:
         def Test(self):
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
     assert not _Message(world, Broken(), None).through(), "so for models that come"
-    mailbox._incoming[1 - me] = Broken(), mailbox._room(KEY + 3)
+    def broken():
+        return _Incoming(mailbox._room(KEY + 3), deque([Broken()]))
+    mailbox._incoming[1 - me] = broken()
     assert mailbox.take([1 - me], bytes(KEY)) is None
     assert mailbox._incoming.keys() == {1 - me}
-    mailbox._incoming[2] = Broken(), mailbox._room(KEY + 3)
+    mailbox._incoming[2] = broken()
     del mailbox._incoming[1 - me]
-    mailbox.forget([0, 1], retired)
+    forget()
     mailbox.post(me, bytes(KEY), np.zeros(3, np.uint8))
     assert not mailbox._incoming and len(mailbox._stale._kept) == 1
     since, *message = mailbox._stale._kept.pop()

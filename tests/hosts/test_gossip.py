@@ -7,12 +7,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from spotmpi.bench.measuring.network import Network
 from tests import learning
-from tests.hosts import gossip
+from tests.hosts import gossip, mailing
 from tests.patience import FOUND_SILENT, NEVER_SILENT
 from tests.running import Running
 
@@ -48,6 +49,41 @@ def test_models_are_fetched_past_the_loss_of_a_host_and_of_a_newcomer(
             there.link("h3", "down")
         job.until("worker 3 ")
         until = learning.steps(file) + 30
+        while learning.steps(file) < until:
+            assert job.alive, f"{job.wait()}: {job.output}"
+        (there.folder / "enough").touch()
+        assert job.wait() == 0, job.output
+    finally:
+        job.close()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("script", "said"), [(gossip, "FETCHED"), (mailing, "HAD")], ids=["models", "messages"]
+)
+def test_workers_die_one_after_another_in_the_middle_of_large_messages(
+    network: Callable[[int], Network], script: ModuleType, said: str
+) -> None:
+    """What they have sent comes late, for their kernels send on for half a second, and counts for
+    nothing else. What is sent to them breaks off, and nothing else does."""
+    there = network(6)
+    there.limit("50mbit", "64kb")
+    file = there.folder / "trace.jsonl"
+    hosts = there.hosts_file(*(f"{name} slots=1" for name in there.names))
+    command = there.in_head(
+        *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--no-replace"),
+        *(*NEVER_SILENT, "--trace", file, Path(script.__file__ or "")),
+    )
+    job = Running(command, there.folder, environ=there.environ)
+    try:
+        job.until(f"{said} 0 of 5")
+        for victim in (5, 4, 3, 2):
+            until = learning.steps(file) + 8
+            while learning.steps(file) < until:
+                assert job.alive, f"{job.wait()}: {job.output}"
+            os.kill(min(there.workers(f"h{victim + 1}")), signal.SIGKILL)
+        job.until("worker 2 ")
+        until = learning.steps(file) + 8
         while learning.steps(file) < until:
             assert job.alive, f"{job.wait()}: {job.output}"
         (there.folder / "enough").touch()

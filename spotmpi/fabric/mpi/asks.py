@@ -1,9 +1,10 @@
 """Models of workers of other hosts, over MPI: one worker asks, the other one answers.
 
-A model travels in pieces. The asking worker asks for a few pieces at a time, and for the next one
-when one has come. So the answering worker never sends more than the other one waits for, and
-notices at once that nobody asks any more. Each ask gets one reply, in the order of the asks. A
-reply may say that there is no model. A number tells asks that still count from those that do not.
+A model travels in pieces, each in a message that MPI sends at once (docs/adr/0033 tells why). The
+asking worker asks for a few pieces at a time, and for the next ones when some have come. So the
+answering worker never sends more than the other one waits for, and notices at once that nobody asks
+any more. Each piece that was asked for gets one reply, in the order of the asks. A reply may say
+that there is no model. A number tells asks that still count from those that do not.
 
 All messages are sent by Issend. If a connection breaks, Open MPI can abort the process because of a
 message that it reported as sent but still has in its own buffer. With Issend it keeps none there.
@@ -17,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from spotmpi.arrays.backend import HOST, Buffer
@@ -25,6 +27,7 @@ from spotmpi.fabric import Fetch
 from spotmpi.fabric.mpi.calls import MPI, PAUSE, is_failure, is_lost, let_go, peers_lost
 from spotmpi.fabric.mpi.given_up import GivenUp
 from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
+from spotmpi.fabric.planes.rings import MESSAGE
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Answering", "Asking", "Came"]
@@ -32,11 +35,11 @@ __all__ = ["Answering", "Asking", "Came"]
 _ASK, _REPLY = 2, 3
 """Tags of asks and of replies. All other messages on that communicator have larger tags."""
 
-PIECE = 1 << 20
-"""Bytes of a model in one message."""
+_RUN = 4
+"""Pieces that one ask names."""
 
-_AHEAD = 4
-"""Most pieces that are asked for at a time."""
+_AHEAD = 4 * _RUN
+"""Pieces on their way, at most, when one more ask is sent."""
 
 PATIENCE = 2.0
 """Seconds without a piece, or without an ask for one, after which another worker has its turn."""
@@ -47,10 +50,13 @@ _SOON = 10 * PAUSE
 _MOST = 64
 """Most asks that are taken at a time."""
 
-_WANTED = struct.Struct("<qq?")
-"""Layout of an ask: its number, the index of the piece, and `Fetch.unread`."""
+_WANTED = struct.Struct("<qqq?")
+"""Layout of an ask: its number, the index of its first piece, how many, and `Fetch.unread`."""
 _HEAD = struct.Struct("<qqqq")
-"""Head of a reply: the ask's two numbers, the publication's (-1: none), and its form's digest."""
+"""Head of a reply: the ask's number, the index of the piece, the publication's number (-1: none),
+and its form's digest."""
+PIECE = MESSAGE - _HEAD.size
+"""Bytes of a model in one message."""
 _NONE = -1
 
 
@@ -168,13 +174,15 @@ class Asking:
     def _go_on(self, comm: MPI.Intracomm, ask: _Ask) -> None:
         try:
             while ask.room is not None and ask.asked < min(ask.pieces, ask.came + _AHEAD):
-                room = self._buffers.pop() if self._buffers else _message()
-                request = comm.Irecv([room, MPI.BYTE], ask.rank, _REPLY)
-                ask.replies.append(_Message(comm, request, room))
-                words = _WANTED.pack(ask.number, ask.asked, ask.wanted.unread)
+                many = min(_RUN, ask.pieces - ask.asked)
+                for _ in range(many):
+                    room = self._buffers.pop() if self._buffers else _message()
+                    request = comm.Irecv([room, MPI.BYTE], ask.rank, _REPLY)
+                    ask.replies.append(_Message(comm, request, room))
+                words = _WANTED.pack(ask.number, ask.asked, many, ask.wanted.unread)
                 request = comm.Issend([words, MPI.BYTE], ask.rank, _ASK)
                 ask.asks.append(_Message(comm, request, words))
-                ask.asked += 1
+                ask.asked += many
         except MPI.Exception as error:
             peers_lost(error, comm)
             self._drop(ask)
@@ -225,9 +233,8 @@ class Answering:
     def __init__(self, given_up: GivenUp) -> None:
         self._given_up = given_up
         self._status = MPI.Status()
-        self._asked: deque[tuple[int, int, int, bool]] = deque()
-        """Asks in the order in which they came: rank, number of the ask, index of the piece, and
-        `Fetch.unread`."""
+        self._asked: deque[tuple[int, int, int, int, bool]] = deque()
+        """Asks in the order in which they came: rank, and what the ask says."""
         self._serves: tuple[int, int] | None = None
         """Rank that is served now, and the number of its ask."""
         self._moved = 0.0
@@ -235,7 +242,9 @@ class Answering:
         self._copy = HOST.zeros("uint8", 0)
         self._publication = _NONE
         self._form = 0
-        self._sent: list[_Message] = []
+        self._sent: dict[int, deque[_Message]] = {}
+        """Replies under way, by rank. They leave in this order, so only the first one is looked
+        at."""
         self._buffers: list[Buffer] = []
 
     @property
@@ -258,9 +267,9 @@ class Answering:
         """Give up all asks and replies: nobody waits for an answer any more."""
         self.forget()
         self._asked.clear()
-        for message in self._sent:
+        for message in chain.from_iterable(self._sent.values()):
             self._given_up.add(message.request, message.buffer)
-        self._sent = []
+        self._sent = {}
 
     def _hear(self, comm: MPI.Intracomm) -> bool:
         count = 0
@@ -286,37 +295,43 @@ class Answering:
         return count > 0
 
     def _see_off(self) -> bool:
-        under_way = []
-        for message in self._sent:
-            try:
-                if not message.through():
-                    under_way.append(message)
-                    continue
-            except PeersLost:
-                pass  # the worker that asked is lost
-            else:
-                self._buffers.append(message.buffer)
+        left = False
+        for rank, sent in [*self._sent.items()]:
+            while sent and self._has_left(sent[0]):
+                sent.popleft()
+                left = True
+            if not sent:
+                del self._sent[rank]
+        if left:
             self._moved = time.monotonic()
-        left = len(under_way) < len(self._sent)
-        self._sent = under_way
+        return left
+
+    def _has_left(self, message: _Message) -> bool:
+        try:
+            left = message.through()
+        except PeersLost:
+            return True  # the worker that asked is lost
+        if left:
+            self._buffers.append(message.buffer)
         return left
 
     def _reply(self, comm: MPI.Intracomm, published: Callable[[], PublishedModel | None]) -> bool:
         replied = False
         while (one := self._next()) is not None:
-            rank, ask, piece, unread = one
-            if self._serves is None and piece == 0 and self._look(published(), unread):
+            rank, ask, first, many, unread = one
+            if self._serves is None and first == 0 and self._look(published(), unread):
                 self._serves, self._moved = (rank, ask), time.monotonic()
             publication = _NONE if self._serves is None else self._publication
-            self._send(comm, rank, ask, piece, publication)
-            if (piece + 1) * PIECE >= len(self._copy):
+            for piece in range(first, first + many):
+                self._send(comm, rank, ask, piece, publication)
+            if (first + many) * PIECE >= len(self._copy):
                 self._serves = None
             replied = True
         if self._asked and time.monotonic() > self._moved + PATIENCE:
             self._serves = None  # the served worker is silent, and others wait
         return replied
 
-    def _next(self) -> tuple[int, int, int, bool] | None:
+    def _next(self) -> tuple[int, int, int, int, bool] | None:
         """Take the next ask whose turn it is, or return None."""
         for index, (rank, ask, *_) in enumerate(self._asked):
             if self._serves is None or self._serves == (rank, ask):
@@ -351,7 +366,7 @@ class Answering:
             peers_lost(error, comm)
             self._buffers.append(buffer)
         else:
-            self._sent.append(_Message(comm, request, buffer))
+            self._sent.setdefault(rank, deque()).append(_Message(comm, request, buffer))
 
 
 def _message() -> Buffer:

@@ -8,6 +8,7 @@ from spotmpi.arrays.backend import HOST, Buffer, backend_of
 from spotmpi.fabric.mpi.calls import MPI, Path, collective, is_broken, sum_in_place, threads
 from spotmpi.fabric.mpi.line import MpiLine
 from spotmpi.fabric.planes.plane import Part, Plane, Ways
+from spotmpi.fabric.planes.rings import MESSAGE
 from spotmpi.protocol.membership import WorkerId
 
 
@@ -46,7 +47,10 @@ class DataPath:
                 continue
             backend = backend_of(buffer)
             here = buffer if backend is HOST else backend.to_host(buffer)
-            collective(comm, comm.Bcast, here, root)
+            memory = here.view("uint8")
+            for start in range(0, len(memory), MESSAGE):  # docs/adr/0033 tells why
+                piece = memory[start : start + MESSAGE]
+                collective(comm, comm.Bcast, [piece, MPI.BYTE], root)
             if backend is not HOST:
                 backend.from_host(buffer, here)
 

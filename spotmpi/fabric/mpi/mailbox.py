@@ -3,14 +3,20 @@
 The two paths are replaced when workers are lost, and what is under way on them is lost then. So
 messages have communicators of their own, which nobody revokes: one is made with the first members,
 and one with each newcomer. What two workers post to each other is on the first one that has both.
+
+Between hosts a large message travels in pieces, each in a message that MPI sends at once
+(docs/adr/0033 tells why). A few are under way at a time: what the receiver has not asked for waits
+at the sender, and a token of a recovery waits for little of it.
 """
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spotmpi.arrays.backend import Buffer
@@ -18,12 +24,22 @@ from spotmpi.fabric import KEY, Message
 from spotmpi.fabric.mpi.calls import MPI, Path, Sent, done, duplicate, let_go, peers_lost, threads
 from spotmpi.fabric.mpi.given_up import GivenUp
 from spotmpi.fabric.mpi.messenger import Messenger
+from spotmpi.fabric.planes.rings import MESSAGE
 from spotmpi.fabric.retired import Retired
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Mailbox"]
 
-_TAG = 1
+_FIRST, _REST = 1, 2
+"""Tags of the first piece of each message, and of the others."""
+
+_SIZE = struct.Struct("<q")
+"""The size of the whole message, in bytes. It follows the key."""
+
+_HEAD = KEY + _SIZE.size
+
+_AHEAD = 16
+"""Most pieces that are under way to a worker of another host."""
 
 _LARGE = 1 << 16
 """Bytes. Memory of this size or more is used again, as new memory costs more than a copy."""
@@ -32,19 +48,56 @@ _HUGE = 1 << 22
 """Bytes. Within a host a message of this size or more may take as long as one between hosts."""
 
 _SPARES = 2
-"""Most pieces of memory that are kept for that: one to send from, and one to receive in."""
+"""Most rooms that are kept for that: one to send from, and one to receive in."""
 
 
-class _Mail(NamedTuple):
+@dataclass(eq=False)
+class _Mail:
     """A message: its memory, and the bytes of it that are used."""
 
     room: bytearray
     size: int
+    unsent: int = 0
+    """Pieces that have not left."""
 
     @property
     def all(self) -> memoryview:
-        """The message, with its key."""
+        """The message, with its key and size."""
         return memoryview(self.room)[: self.size]
+
+
+class _Piece(NamedTuple):
+    """A piece of a message that has yet to be sent."""
+
+    mail: _Mail
+    start: int
+    """Its first byte."""
+    stop: int
+
+
+@dataclass
+class _Outgoing:
+    """What has been posted to one worker and has not left."""
+
+    path: Path
+    waiting: deque[_Piece] = field(default_factory=deque)
+    sending: list[tuple[Sent, _Mail]] = field(default_factory=list)
+
+
+@dataclass
+class _Incoming:
+    """A message that is on its way into this worker's memory."""
+
+    mail: _Mail
+    requests: deque[MPI.Request]
+    """Its pieces that are still to come, in this order."""
+
+    def come(self) -> bool:
+        """Return True if all that was asked for has come. Raises MPI.Exception if MPI has ended a
+        request with an error."""
+        while self.requests and let_go(self.requests[0]):
+            self.requests.popleft()
+        return not self.requests
 
 
 class Mailbox:
@@ -67,9 +120,8 @@ class Mailbox:
         """The first path that was made with both this worker and that one."""
         self._comms: list[MPI.Comm] = []
         """Communicators of all paths, those of workers that are gone, too, until they are free."""
-        self._sending: list[tuple[Sent, _Mail]] = []
-        self._incoming: dict[WorkerId, tuple[MPI.Request, _Mail]] = {}
-        """A message that is on its way into this worker's memory, by sender."""
+        self._outgoing: dict[WorkerId, _Outgoing] = {}
+        self._incoming: dict[WorkerId, _Incoming] = {}
         self._stale = GivenUp()
         """Those of workers that are gone: MPI may still write there."""
         self._come: dict[tuple[WorkerId, bytes], deque[_Mail]] = {}
@@ -97,10 +149,12 @@ class Mailbox:
         self._paths = {one: path for one, path in self._paths.items() if one in members}
         self._come = {key: come for key, come in self._come.items() if key[0] in members}
         for one in self._incoming.keys() - set(members):
-            self._stale.add(*self._incoming.pop(one))
+            self._give_up(one)
+        for one in self._outgoing.keys() - set(members):
+            self._outgoing[one].waiting.clear()
         self._clear()
         used: list[MPI.Comm] = [comm for comm, _ in self._paths.values()]
-        used += [comm for (_, _, comm), _ in self._sending]
+        used += [outgoing.path.comm for outgoing in self._outgoing.values()]
         retired.add(*(comm for comm in self._comms if comm not in used))
         self._comms = [comm for comm in self._comms if comm in used]
 
@@ -118,7 +172,7 @@ class Mailbox:
         self._messenger.check()
         with self._turn:
             self._post(to, key, content)
-            under_way = bool(self._sending)
+            under_way = bool(self._outgoing)
         slow = content.nbytes >= _HUGE or not self._is_near(to)
         if under_way and slow and threads():
             self._messenger.start()
@@ -127,18 +181,36 @@ class Mailbox:
     def _post(self, to: WorkerId, key: bytes, content: Buffer) -> None:
         self._clear()
         said = memoryview(content)
-        mail = self._room(KEY + said.nbytes)
-        mail.all[:KEY], mail.all[KEY:] = key, said
+        mail = self._room(_HEAD + said.nbytes)
+        mail.all[:KEY], mail.all[_HEAD:] = key, said
+        _SIZE.pack_into(mail.room, KEY, mail.size)
         if to == self._me:
             self._keep(to, mail)
         elif to in self._paths:
-            comm, workers = self._paths[to]
-            try:
-                request = comm.Isend([mail.all, MPI.BYTE], workers.index(to), _TAG)
-            except MPI.Exception as error:
-                peers_lost(error, comm)  # it is lost, and needs no message
-            else:
-                self._sending.append(((request, mail.all, comm), mail))
+            outgoing = self._outgoing.setdefault(to, _Outgoing(self._paths[to]))
+            length = mail.size if self._is_near(to) else MESSAGE
+            for start in range(0, mail.size, length):
+                outgoing.waiting.append(_Piece(mail, start, min(start + length, mail.size)))
+                mail.unsent += 1
+            self._send(to, outgoing)
+
+    def _send(self, to: WorkerId, outgoing: _Outgoing) -> None:
+        """Send pieces that wait for this worker, if it has taken enough of those before."""
+        (comm, workers), waiting, sending = outgoing.path, outgoing.waiting, outgoing.sending
+        # Without threads pieces that wait could be sent only when the script posts again.
+        at_once = self._is_near(to) or not threads()
+        try:
+            while waiting and (at_once or len(sending) < _AHEAD):
+                mail, start, stop = waiting[0]
+                piece = mail.all[start:stop]
+                # What Issend sends counts as under way until its receiver has asked for it.
+                send = comm.Isend if mail.size == len(piece) else comm.Issend
+                request = send([piece, MPI.BYTE], workers.index(to), _REST if start else _FIRST)
+                sending.append(((request, piece, comm), mail))
+                waiting.popleft()
+        except MPI.Exception as error:
+            waiting.clear()
+            peers_lost(error, comm)  # it is lost, and needs no message
 
     def take(self, senders: Sequence[WorkerId], key: bytes) -> Message | None:
         """Return the next message of this key from one of these, if one has come."""
@@ -155,7 +227,7 @@ class Mailbox:
                 self._given = come.popleft()
                 if not come:
                     del self._come[sender, key]
-                return Message(sender, self._given.all[KEY:])
+                return Message(sender, self._given.all[_HEAD:])
         return None
 
     def _fetch(self, sender: WorkerId) -> None:
@@ -163,28 +235,51 @@ class Mailbox:
         if sender == self._me or sender not in self._paths:
             return
         comm, workers = self._paths[sender]
+        rank = workers.index(sender)
         try:
-            while self._receives(sender, comm, workers.index(sender)):
-                request, mail = self._incoming[sender]
-                if not let_go(request):
+            while (incoming := self._next(sender, comm, rank)) is not None:
+                if not self._is_whole(incoming, comm, rank):
                     return
                 del self._incoming[sender]
-                self._keep(sender, mail)
+                self._keep(sender, incoming.mail)
         except MPI.Exception as error:
-            self._incoming.pop(sender, None)  # else it would count as whole: MPI has ended it
+            self._give_up(sender)  # else it would count as whole: MPI has ended it
             peers_lost(error, comm)  # the sender is lost, which the other paths tell
 
-    def _receives(self, sender: WorkerId, comm: MPI.Comm, rank: int) -> bool:
-        """Return True if a message of this worker is on its way, or has come."""
-        if sender not in self._incoming:
+    def _next(self, sender: WorkerId, comm: MPI.Comm, rank: int) -> _Incoming | None:
+        """Return what is on its way from this worker, or has come; None if nothing is."""
+        incoming = self._incoming.get(sender)
+        if incoming is None:
             # The first probe makes MPI fetch what has come, the second one finds it.
-            message = comm.Improbe(rank, _TAG, self._status)
-            message = message or comm.Improbe(rank, _TAG, self._status)
+            message = comm.Improbe(rank, _FIRST, self._status)
+            message = message or comm.Improbe(rank, _FIRST, self._status)
             if message is None:
-                return False
+                return None
             mail = self._room(self._status.Get_count(MPI.BYTE))
-            self._incoming[sender] = message.Irecv([mail.all, MPI.BYTE]), mail
-        return True
+            request = message.Irecv([mail.all, MPI.BYTE])
+            incoming = self._incoming[sender] = _Incoming(mail, deque([request]))
+        return incoming
+
+    def _is_whole(self, incoming: _Incoming, comm: MPI.Comm, rank: int) -> bool:
+        """Return True if all of a message has come. Asks for the other pieces after the first."""
+        if not incoming.come():
+            return False
+        first = incoming.mail
+        (size,) = _SIZE.unpack_from(first.room, KEY)
+        if first.size < size:
+            mail = incoming.mail = self._room(size)
+            mail.all[: first.size] = first.all
+            for start in range(first.size, size, MESSAGE):
+                piece = mail.all[start : start + MESSAGE]
+                incoming.requests.append(comm.Irecv([piece, MPI.BYTE], rank, _REST))
+        return not incoming.requests
+
+    def _give_up(self, sender: WorkerId) -> None:
+        """Forget what is on its way from this worker, and keep its memory: MPI may write there."""
+        if sender in self._incoming:
+            incoming = self._incoming.pop(sender)
+            for request in incoming.requests:
+                self._stale.add(request, incoming.mail)
 
     def _keep(self, sender: WorkerId, mail: _Mail) -> None:
         self._come.setdefault((sender, bytes(mail.all[:KEY])), deque()).append(mail)
@@ -192,19 +287,28 @@ class Mailbox:
     def _clear(self) -> None:
         """Let go of what has left, and of what will not come any more."""
         self._stale.free()
-        sending, self._sending = self._sending, []
-        for sent, mail in sending:
-            if done(sent):
-                self._spare_room(mail)
-            else:
-                self._sending.append((sent, mail))
+        for to, outgoing in [*self._outgoing.items()]:
+            sending, outgoing.sending = outgoing.sending, []
+            for sent, mail in sending:
+                if not done(sent):
+                    outgoing.sending.append((sent, mail))
+                    continue
+                mail.unsent -= 1
+                if not mail.unsent:
+                    self._spare_room(mail)
+            self._send(to, outgoing)
+            if not outgoing.sending:
+                del self._outgoing[to]
 
     def _look_for_messages(self) -> tuple[bool, bool]:
         """Return True if any have left, and True if any are under way."""
         with self._turn:
-            before = len(self._sending)
+            before = self._under_way()
             self._clear()
-            return len(self._sending) < before, bool(self._sending)
+            return self._under_way() < before, bool(self._outgoing)
+
+    def _under_way(self) -> int:
+        return sum(len(one.waiting) + len(one.sending) for one in self._outgoing.values())
 
     def _room(self, size: int) -> _Mail:
         """Return memory for a message."""
