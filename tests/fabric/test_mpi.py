@@ -312,6 +312,39 @@ def test_a_sponsor_s_newcomer(what: str, heard: list[str], revoked: bool, tmp_pa
     assert said.count(f"REVOKED {revoked}\n") == 2, said
 
 
+BRIEFINGS = """
+import os, sys
+from spotmpi.fabric.mpi.calls import MPI
+from spotmpi.fabric.mpi.guests import ADMITTED, BRIEFING, Arrival, Guest
+from spotmpi.fabric.planes.rings import MESSAGE
+
+bridge = MPI.COMM_WORLD
+sizes = [0, MESSAGE - 1, MESSAGE, MESSAGE + 1, 3 * MESSAGE]
+said = [bytes([number]) * size for number, size in enumerate(sizes)]
+if bridge.Get_rank() == 0:
+    guest = Guest(bridge)
+    for one in said:
+        guest.send(one, BRIEFING)
+    guest.send(said[-1], ADMITTED)
+    assert guest.failure is None
+    assert max(len(piece) for _, piece, _ in guest.sent) == MESSAGE
+else:
+    arrival = object.__new__(Arrival)
+    arrival._bridge, arrival._pieces = bridge, {}
+    for one in said:
+        assert arrival._await(BRIEFING, 99) == (BRIEFING, one)
+    assert arrival._await(99, ADMITTED) == (ADMITTED, said[-1])
+    assert not arrival._pieces
+print("CAME", flush=True)
+bridge.Barrier()
+os._exit(0)
+"""
+
+
+def test_a_briefing_of_any_size_comes_whole(tmp_path: Path) -> None:
+    assert over_mpi(tmp_path, 2, "-c", BRIEFINGS).count("CAME") == 2
+
+
 def test_a_newcomer_that_dies_before_it_knocks_is_said_by_its_sponsor(tmp_path: Path) -> None:
     said = over_mpi(tmp_path, 2, "-c", GUEST, "is gone", code=None)
     assert re.findall(r"^HEARD (.*)$", said, re.MULTILINE) == ["the way"]

@@ -26,6 +26,7 @@ from spotmpi.fabric.mpi.calls import (
     threads,
 )
 from spotmpi.fabric.mpi.paths import Paths
+from spotmpi.fabric.planes.rings import MESSAGE
 from spotmpi.fabric.retired import Retired
 from spotmpi.protocol.joining import Stage, after
 from spotmpi.protocol.membership import WorkerId
@@ -53,10 +54,14 @@ class Guest:
     sent: list[Sent] = field(default_factory=list)
 
     def send(self, data: bytes, tag: int) -> None:
-        """Send ``data`` to the newcomer. Returns at once."""
-        assert self.bridge is not None
+        """Send ``data`` to the newcomer, in pieces of which the last one is shorter than the others
+        (docs/adr/0033 tells why). Returns at once."""
+        bridge = self.bridge
+        assert bridge is not None
         try:
-            self.sent.append((self.bridge.Isend([data, MPI.BYTE], BRIDGE, tag), data, self.bridge))
+            for start in range(0, len(data) + 1, MESSAGE):
+                piece = data[start : start + MESSAGE]
+                self.sent.append((bridge.Isend([piece, MPI.BYTE], BRIDGE, tag), piece, bridge))
         except MPI.Exception as error:
             self.failure = error.Get_error_string()
 
@@ -198,6 +203,8 @@ class Arrival:
             raise peers_lost(error, parent) from error
         self._briefed = 0
         """Briefings that have come."""
+        self._pieces: dict[int, bytes] = {}
+        """What has come by tag, of which more is to come."""
 
     def meet(self) -> bytes:
         """Perform `Meet`."""
@@ -225,12 +232,14 @@ class Arrival:
         return briefing
 
     def _await(self, *tags: int) -> tuple[int, bytes]:
-        """Return the first message that comes with one of ``tags``, after its tag. Blocks."""
+        """Return what comes first with one of ``tags``, after its tag. Blocks."""
         try:
             while True:
                 for tag in tags:
-                    if (data := take(self._bridge, 0, tag)) is not None:
-                        return tag, data
+                    while (piece := take(self._bridge, 0, tag)) is not None:
+                        self._pieces[tag] = self._pieces.get(tag, b"") + piece
+                        if len(piece) < MESSAGE:
+                            return tag, self._pieces.pop(tag)
                 time.sleep(PAUSE)
         except MPI.Exception as error:
             raise peers_lost(error, self._bridge) from error

@@ -71,9 +71,6 @@ def environment(
     result |= {
         **dict.fromkeys(PLACES, folder),
         "OMPI_MCA_btl": f"self,{transport}",
-        # Without "put". If a connection breaks while a put waits for it, Open MPI 5.0 tells the
-        # receiver so over this connection, whose lock it holds: it waits for itself, for good.
-        "OMPI_MCA_btl_tcp_flags": "send,inplace,need-ack,need-csum",
         # Members of a merged communicator may decide differently in `han`: it hangs.
         "OMPI_MCA_coll": "^han,cuda",
         # It declares workers dead that merely compute; the wrappers see deaths at once.

@@ -91,12 +91,6 @@ def test_those_that_started_together_share_memory_and_others_join_through_the_lo
     assert "OMPI_MCA_btl_tcp_if_include" not in environment()
 
 
-def test_no_message_is_put_into_the_memory_of_another_host() -> None:
-    flags = environment()["OMPI_MCA_btl_tcp_flags"].split(",")
-    assert "send" in flags
-    assert "put" not in flags
-
-
 def test_the_cores_are_divided_among_the_workers_threads() -> None:
     assert environment(workers=2, cores=8)["OMP_NUM_THREADS"] == "4"
     assert environment(workers=9, cores=8)["OMP_NUM_THREADS"] == "1"
