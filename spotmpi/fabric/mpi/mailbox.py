@@ -38,7 +38,7 @@ _SIZE = struct.Struct("<q")
 
 _HEAD = KEY + _SIZE.size
 
-_AHEAD = 16
+_AHEAD = 64
 """Most pieces that are under way to a worker of another host."""
 
 _LARGE = 1 << 16
