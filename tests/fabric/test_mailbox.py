@@ -126,3 +126,60 @@ os._exit(0)
 def test_messages_find_their_way_as_workers_come_and_go(tmp_path: Path, transport: str) -> None:
     said = over_mpi(tmp_path, 3, "-c", MAIL, transport, str(tmp_path), transport=transport)
     assert said.count("CAME") == 3, said
+
+
+PIECES = """
+import numpy as np
+from spotmpi.fabric import KEY
+from spotmpi.fabric.mpi import mailbox as mails
+from spotmpi.fabric.mpi.calls import Path
+from spotmpi.fabric.planes.rings import MESSAGE
+
+class Request:
+    left = False
+    def Get_status(self):
+        return self.left
+    def Test(self):
+        return True
+
+class Comm:
+    sent, sizes = [], []
+    def Issend(self, what, rank, tag):
+        self.sizes.append(len(what[0]))
+        self.sent.append(Request())
+        return self.sent[-1]
+    Isend = Issend
+
+comm, lost = Comm(), []
+mails.is_lost = lambda rank, comm: rank in lost
+mails.threads = lambda: threads
+mails.Messenger.start = lambda self: None
+threads, room, number = True, mails._AHEAD, 3 * mails._AHEAD
+content = np.zeros(number * MESSAGE - mails._HEAD, np.uint8)
+
+mailbox = mails.Mailbox(0, lambda worker: worker == 2)
+mailbox.enter(Path(comm, [0, 1, 2]))
+mailbox.post(1, bytes(KEY), content)
+assert comm.sizes == room * [MESSAGE], "MPI would send more in parts"
+for request in comm.sent[:5]:
+    request.left = True
+mailbox._clear()
+assert comm.sizes == (room + 5) * [MESSAGE], "as many as have left"
+mailbox.post(2, bytes(KEY), content)
+assert comm.sizes.pop() == number * MESSAGE, "a neighbour gets it whole"
+comm.sent.pop().left = True
+lost.append(1)
+mailbox._clear()
+assert not mailbox._outgoing, "nothing is under way to a lost worker for ever"
+assert len(mailbox._stale._kept) == room, "but MPI may still read there"
+
+lost.clear()
+threads = False
+mailbox.post(1, bytes(KEY), content)
+assert len(comm.sent) == room + 5 + number, "nobody would send the others"
+print("SENT", flush=True)
+"""
+
+
+def test_between_hosts_a_large_message_leaves_in_pieces_and_a_few_at_a_time(tmp_path: Path) -> None:
+    assert "SENT" in over_mpi(tmp_path, 1, "-c", PIECES)

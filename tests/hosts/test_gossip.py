@@ -18,6 +18,13 @@ from tests.patience import FOUND_SILENT, NEVER_SILENT
 from tests.running import Running
 
 
+def train(job: Running, file: Path, steps: int) -> None:
+    """Return once the job has trained ``steps`` more steps."""
+    until = learning.steps(file) + steps
+    while learning.steps(file) < until:
+        assert job.alive, f"{job.wait()}: {job.output}"
+
+
 @pytest.mark.parametrize("how", ["killed", "cut off"])
 def test_models_are_fetched_past_the_loss_of_a_host_and_of_a_newcomer(
     network: Callable[[int], Network], how: str
@@ -48,9 +55,7 @@ def test_models_are_fetched_past_the_loss_of_a_host_and_of_a_newcomer(
         else:
             there.link("h3", "down")
         job.until("worker 3 ")
-        until = learning.steps(file) + 30
-        while learning.steps(file) < until:
-            assert job.alive, f"{job.wait()}: {job.output}"
+        train(job, file, 30)
         (there.folder / "enough").touch()
         assert job.wait() == 0, job.output
     finally:
@@ -78,14 +83,10 @@ def test_workers_die_one_after_another_in_the_middle_of_large_messages(
     try:
         job.until(f"{said} 0 of 5")
         for victim in (5, 4, 3, 2):
-            until = learning.steps(file) + 8
-            while learning.steps(file) < until:
-                assert job.alive, f"{job.wait()}: {job.output}"
+            train(job, file, 8)
             os.kill(min(there.workers(f"h{victim + 1}")), signal.SIGKILL)
         job.until("worker 2 ")
-        until = learning.steps(file) + 8
-        while learning.steps(file) < until:
-            assert job.alive, f"{job.wait()}: {job.output}"
+        train(job, file, 8)
         (there.folder / "enough").touch()
         assert job.wait() == 0, job.output
     finally:

@@ -21,7 +21,17 @@ from typing import NamedTuple
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.fabric import KEY, Message
-from spotmpi.fabric.mpi.calls import MPI, Path, Sent, done, duplicate, let_go, peers_lost, threads
+from spotmpi.fabric.mpi.calls import (
+    MPI,
+    Path,
+    Sent,
+    done,
+    duplicate,
+    is_lost,
+    let_go,
+    peers_lost,
+    threads,
+)
 from spotmpi.fabric.mpi.given_up import GivenUp
 from spotmpi.fabric.mpi.messenger import Messenger
 from spotmpi.fabric.planes.rings import MESSAGE
@@ -73,6 +83,7 @@ class _Piece(NamedTuple):
     start: int
     """Its first byte."""
     stop: int
+    """The byte after its last one."""
 
 
 @dataclass
@@ -123,7 +134,7 @@ class Mailbox:
         self._outgoing: dict[WorkerId, _Outgoing] = {}
         self._incoming: dict[WorkerId, _Incoming] = {}
         self._stale = GivenUp()
-        """Those of workers that are gone: MPI may still write there."""
+        """Messages from and to workers that are gone: MPI may still use their memory."""
         self._come: dict[tuple[WorkerId, bytes], deque[_Mail]] = {}
         """What nobody has asked for yet, by sender and key."""
         self._given: _Mail | None = None
@@ -238,7 +249,7 @@ class Mailbox:
         rank = workers.index(sender)
         try:
             while (incoming := self._next(sender, comm, rank)) is not None:
-                if not self._is_whole(incoming, comm, rank):
+                if not self._receive(incoming, comm, rank):
                     return
                 del self._incoming[sender]
                 self._keep(sender, incoming.mail)
@@ -260,8 +271,9 @@ class Mailbox:
             incoming = self._incoming[sender] = _Incoming(mail, deque([request]))
         return incoming
 
-    def _is_whole(self, incoming: _Incoming, comm: MPI.Comm, rank: int) -> bool:
-        """Return True if all of a message has come. Asks for the other pieces after the first."""
+    def _receive(self, incoming: _Incoming, comm: MPI.Comm, rank: int) -> bool:
+        """Take what has come of a message, and ask for its other pieces after the first. Returns
+        True if all of it has come."""
         if not incoming.come():
             return False
         first = incoming.mail
@@ -296,9 +308,20 @@ class Mailbox:
                 mail.unsent -= 1
                 if not mail.unsent:
                     self._spare_room(mail)
+            if len(outgoing.sending) == len(sending):
+                self._give_up_lost(to, outgoing)
             self._send(to, outgoing)
             if not outgoing.sending:
                 del self._outgoing[to]
+
+    def _give_up_lost(self, to: WorkerId, outgoing: _Outgoing) -> None:
+        """Give up what is for this worker if it is lost: MPI would wait for its answer for ever."""
+        comm, workers = outgoing.path
+        if is_lost(workers.index(to), comm):
+            for (request, _, _), mail in outgoing.sending:
+                self._stale.add(request, mail)
+            outgoing.sending = []
+            outgoing.waiting.clear()
 
     def _look_for_messages(self) -> tuple[bool, bool]:
         """Return True if any have left, and True if any are under way."""
