@@ -3,6 +3,7 @@ decided for, and needs more than a little to go back."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -130,11 +131,16 @@ class Schedule(Policy):
 class Best(Policy):
     """Follows the one of ``candidates`` with which all workers together use most samples a second.
 
-    It tries each for ``settle`` seconds, and on to the next survey: at first, when the number of
-    workers changes, and again after ``again`` seconds. It tries a candidate that was far behind
-    less often, also when workers come and go, so that each costs no more than the share ``cost`` of
-    the time. It goes to another one only if that is better by the share ``better``. It cannot know
-    what a sample is worth with each strategy: name only strategies that you trust.
+    It begins with the first. It tries another one where that could be better by the share
+    ``better``: as long as workers wait for each other or for the network, and if its rounds are not
+    more frequent. The ones with the fewest rounds come first, and asynchronous ones last. A trial
+    takes ``settle`` seconds, and on to the next survey. It waits until it takes less time than the
+    workers could have saved since the last change.
+
+    It tries them anew when the number of workers changes, and after ``again`` seconds. It tries a
+    candidate that was far behind less often, also when workers come and go, so that each costs no
+    more than the share ``cost`` of the time. It cannot know what a sample is worth with each
+    strategy: name only strategies that you trust.
     """
 
     candidates: Sequence[Strategy]
@@ -160,9 +166,8 @@ class Best(Policy):
         """Return a candidate that is to be tried, or the best one."""
         if metrics.seconds < self.settle:
             return None
-        for one in self.candidates:
-            if self._is_due(one, metrics):
-                return one
+        if due := [one for one in self.candidates if self._is_due(one, metrics)]:
+            return min(due, key=lambda one: (one.asynchronous, -_steps(one)))
         known = {name: one for name, one in metrics.tried.items() if one.workers == metrics.workers}
         now = known.get(metrics.strategy.called)
         least = 0.0 if now is None else (1 + self.better) * now.progress
@@ -171,14 +176,39 @@ class Best(Policy):
         return best if best is not None and known[best.called].progress > least else None
 
     def _is_due(self, candidate: Strategy, metrics: Metrics) -> bool:
-        """Return True if the candidate is to be tried: what is known of it is too old, or is of
-        another number of workers. One that was behind has to wait, as it may be behind again."""
+        """Return True if the candidate is to be tried: it could be better, and what is known of it
+        is too old, or is of another number of workers. One that was behind has to wait, as it may
+        be behind again."""
+        if not self._could_be_better(candidate, metrics):
+            return False
         known = metrics.tried.get(candidate.called)
         if known is None:
             return True
         loses = (self.settle + known.period) * known.behind
         usual = self.again if known.workers == metrics.workers else 0.0
         return known.ago > max(usual, loses / self.cost)
+
+    def _could_be_better(self, candidate: Strategy, metrics: Metrics) -> bool:
+        """Return True if the candidate could save time. No strategy can do more than let all
+        workers compute all the time."""
+        if _has_rounds_as_often(candidate, metrics.strategy):
+            return False
+        least = (1 + self.better) * metrics.share
+        gain = 1 / least - 1 if least > 0 else math.inf
+        # Its first round is not looked at, and one more passes until all have changed back.
+        trial = self.settle + 2 * metrics.tried[metrics.strategy.called].period
+        return gain * metrics.seconds > trial
+
+
+def _has_rounds_as_often(one: Strategy, other: Strategy) -> bool:
+    """Return True if workers surely wait as long with ``one`` as with ``other``."""
+    waits = not (one.asynchronous or other.asynchronous or one.delay)
+    return waits and one.wire == other.wire and _steps(one) <= _steps(other)
+
+
+def _steps(strategy: Strategy) -> int:
+    """Return the number of steps in which all of the model is sent once."""
+    return strategy.every * strategy.fragments
 
 
 def _is(one: Strategy, other: Strategy) -> bool:

@@ -36,12 +36,18 @@ class Clock:
         return self.now
 
 
+def _round(survey: StrategySurvey, seconds: float, workers: int, steps: int = 1) -> None:
+    """A round in which each worker uses four samples a step."""
+    assert isinstance(survey._clock, Clock)
+    survey._clock.now += seconds
+    survey._training.progress.steps += steps
+    survey.committed(4 * workers * steps, workers)
+
+
 def _rounds(survey: StrategySurvey, first: float, others: int) -> Metrics | None:
     """So many rounds of a second each, after one that took longer, with a survey in the last."""
-    assert isinstance(survey._clock, Clock)
     for seconds in [first] + [1.0] * others:
-        survey._clock.now += seconds
-        survey.committed(4 * WORKERS, WORKERS)
+        _round(survey, seconds, WORKERS)
     told = [Pace(one, 1 + others, 1 + others, 4 * (1 + others), 0.0) for one in range(WORKERS)]
     told = [one._replace(seconds=COMPUTES * one.taken) for one in told]
     return survey.metrics(told, (), range(WORKERS))
@@ -69,10 +75,8 @@ def test_one_round_alone_says_nothing(survey: StrategySurvey) -> None:
 
 
 def test_workers_that_come_between_two_surveys_count_from_then_on(survey: StrategySurvey) -> None:
-    assert isinstance(survey._clock, Clock)
     for workers in [1] * 12 + [4] * 4:
-        survey._clock.now += 1.0
-        survey.committed(4 * workers, workers)
+        _round(survey, 1.0, workers)
     told = [Pace(one, 4, 4, 16, 4 * COMPUTES) for one in range(4)]
     found = survey.metrics(told, (), range(4))
     assert found is not None
@@ -87,16 +91,42 @@ def test_how_far_a_strategy_is_behind_is_known_of_as_many_workers(survey: Strate
     assert found.tried["ssgd"].behind == 0.0
     training.sync.strategy = LocalSGD(h=2)
     survey.reset()
-    assert isinstance(survey._clock, Clock)
     for _ in range(9):
-        survey._clock.now += 0.25
-        survey.committed(4 * WORKERS, WORKERS)
+        _round(survey, 0.25, WORKERS)
     found = survey.metrics([Pace(0, 8, 8, 32, 1.0)], (), range(WORKERS))
     assert found is not None
     assert (found.tried["ssgd"].behind, found.tried["localsgd:h=2"].behind) == (0.75, 0.0)
     for _ in range(9):
-        survey._clock.now += 0.125
-        survey.committed(4 * 3, 3)
+        _round(survey, 0.125, 3)
     found = survey.metrics([Pace(0, 8, 8, 32, 1.0)], (), range(3))
     assert found is not None
     assert found.tried["ssgd"].behind == 0.75, "of two workers, as it was measured"
+
+
+def test_a_round_of_few_steps_is_not_taken_for_a_slow_strategy(survey: StrategySurvey) -> None:
+    """Rounds take a second, and as much for each step. A pass ends after two steps of eight."""
+    survey._training.sync.strategy = LocalSGD(h=8)
+    survey.reset()
+    told = [Pace(one, 8, 8, 32, 8.0) for one in range(WORKERS)]
+    for steps in (8, 8):
+        _round(survey, 1.0 + steps, WORKERS, steps)
+    usual = survey.metrics(told, (), range(WORKERS))
+    assert usual is not None
+    assert usual.share == pytest.approx(8 / 9)
+    _round(survey, 3.0, WORKERS, 2)
+    assert survey.metrics(told, (), range(WORKERS)) is None
+    _round(survey, 9.0, WORKERS, 8)
+    both = survey.metrics(told, (), range(WORKERS))
+    assert both is not None
+    assert both.share == pytest.approx(10 / 12)
+    assert both.tried["localsgd:h=8"].period == 12.0
+
+
+def test_the_share_is_of_what_all_would_do_together(survey: StrategySurvey) -> None:
+    """One worker computes four times as fast as three others, and waits for them."""
+    told = [Pace(one, 8, 8, 32, 8.0) for one in range(3)] + [Pace(3, 8, 8, 32, 2.0)]
+    for _ in range(9):
+        _round(survey, 1.0, 4)
+    found = survey.metrics(told, (), range(4))
+    assert found is not None
+    assert found.share == pytest.approx(4 / 7)

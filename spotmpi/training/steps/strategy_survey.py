@@ -8,7 +8,7 @@ what the last one knew, except for times: each worker takes these by its own clo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from spotmpi.policies import Metrics, Tried
@@ -47,6 +47,7 @@ class StrategySurvey:
         round, in which workers may still start or get memory."""
         self._since = self._begin = self._last = 0.0
         self._first: int | None = None
+        self._after = 0
         self._samples, self._worker_seconds = 0, 0.0
 
     def committed(self, samples: int, workers: int) -> None:
@@ -54,7 +55,7 @@ class StrategySurvey:
         now = self._clock()
         if self._first is None:
             self._since = self._begin = now
-            self._first = self._training.progress.steps
+            self._first = self._after = self._training.progress.steps
             self._training.meter.reset()
         else:
             self._samples += samples
@@ -70,31 +71,37 @@ class StrategySurvey:
         self, told: Sequence[Pace], known: Sequence[Lengths], full: Sequence[WorkerId]
     ) -> Metrics | None:
         """Return the metrics after a survey; None if it says nothing. ``told``: paces of workers.
-        ``known``: lengths of their gradients. ``full``: the workers that took part."""
+        ``known``: lengths of their gradients. ``full``: the workers that took part.
+
+        A round may have fewer steps than usual, as the last one of a pass has. Its survey says
+        nothing, and the next one says how both went: a round takes as long, however few steps it
+        has."""
         now, training, first = self._clock(), self._training, self._first
         if (noise := estimated(known, training.model.layout.size)) is not None:
             self._noise = noise.after(self._noise, _KEEPS)
+        strategy, steps = training.sync.strategy, training.progress.steps
+        if steps - self._after < strategy.every:
+            return None
         seconds, samples, worked = now - self._begin, self._samples, self._worker_seconds
-        self._begin, self._samples, self._worker_seconds = now, 0, 0.0
+        self._begin, self._samples, self._worker_seconds, self._after = now, 0, 0.0, steps
         speeds = [one.samples / one.seconds for one in told if one.samples and one.seconds > 0]
-        steps = [one.seconds / one.taken for one in told if one.taken and one.seconds > 0]
+        took = [one.seconds / one.taken for one in told if one.taken and one.seconds > 0]
         if first is None or not (samples and worked > 0):
             return None
-        strategy, workers = training.sync.strategy, len(full)
-        throughput = samples / worked
+        workers, throughput = len(full), samples / worked
         self._tried[strategy.called] = workers, now, seconds
         self._progress.setdefault(workers, {})[strategy.called] = throughput * workers
         members = {one.id: one.host for one in self._membership()}
         return Metrics(
             strategy=strategy,
-            steps=training.progress.steps,
-            since=training.progress.steps - first,
+            steps=steps,
+            since=steps - first,
             seconds=now - self._since,
             workers=workers,
             hosts=len({members[one] for one in full if one in members}),
             throughput=throughput,
-            share=min(1.0, throughput / median(speeds)) if speeds else 1.0,
-            slowest=max(steps) / median(steps) if steps else 1.0,
+            share=min(1.0, throughput / fmean(speeds)) if speeds else 1.0,
+            slowest=max(took) / median(took) if took else 1.0,
             loss=training.progress.loss,
             noise=None if self._noise is None else self._noise.scale,
             tried={
