@@ -1,5 +1,5 @@
-"""The plots of ``spotmpi bench convergence``, ``adaptive`` and ``accuracy``. Imports matplotlib,
-which spotmpi does not depend on (``.[demo]`` brings it)."""
+"""The plots of ``spotmpi bench convergence``, ``adaptive``, ``accuracy`` and ``curves``. Imports
+matplotlib, which spotmpi does not depend on (``.[demo]`` brings it)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spotmpi.trace.colours import BLUE, INK, ORANGE
 
-__all__ = ["draw_accuracies", "draw_races", "draw_throughputs"]
+__all__ = ["draw_accuracies", "draw_losses", "draw_races", "draw_throughputs"]
 
 _WAYS = ("#7f7f7f", "#2ca02c", "#9467bd", "#8c564b", BLUE, ORANGE)
 _SIDES = (("without", BLUE, -0.15), ("with", ORANGE, 0.15))
@@ -154,6 +155,43 @@ def draw_races(
             axis.spines[["top", "right"]].set_visible(False)
             axis.grid(color="#dddddd", linewidth=0.6)
             axis.set_axisbelow(True)
+    figure.savefig(path, dpi=130)
+
+
+def draw_losses(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the cells of ``bench curves``: a panel for each number of killed workers. It has the
+    range of all unharmed trainings, and a line for each killed one, which ends in a dot.
+
+    The file's format follows from its suffix. Local, blocking, about a second.
+    """
+    calm = [np.transpose(one["curve"]) for one in cells if not one["lost"]]
+    numbers = sorted({one["lost"] for one in cells} - {0})
+    figure = Figure(figsize=(5.5 * max(1, len(numbers)), 4.2), layout="constrained")
+    panels = figure.subplots(1, max(1, len(numbers)), squeeze=False, sharey=True)[0]
+    for axis, lost in zip(panels, numbers or [0], strict=True):
+        if calm:
+            at = calm[0][0]
+            losses = [np.interp(at, *one) for one in calm]
+            low, high = np.min(losses, axis=0), np.max(losses, axis=0)
+            label = f"{len(calm)} unharmed: from the least to the most"
+            axis.fill_between(at / 1e3, low, high, color="#999999", alpha=0.5, lw=0, label=label)
+        labels = {}
+        for cell in cells:
+            if cell["lost"] == lost != 0:
+                color = BLUE if cell["sampler"] == "ElasticSampler" else ORANGE
+                used, loss = np.transpose(cell["curve"])
+                (line,) = axis.plot(used / 1e3, loss, "-", color=color, lw=1.1, alpha=0.8)
+                axis.plot(used[-1] / 1e3, loss[-1], "o", color=color, markersize=4)
+                labels[cell["sampler"]] = line
+        for name, line in labels.items():
+            line.set_label(name)
+        axis.set(xlabel="samples used, thousands", xlim=(0, None), ylim=(1.4, 3.2))
+        axis.set_title(f"{lost} of the workers killed", fontsize=10, loc="left")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(color="#dddddd", linewidth=0.6)
+        axis.set_axisbelow(True)
+        axis.legend(fontsize=9, frameon=False)
+    panels[0].set(ylabel="loss of letters that are not trained on")
     figure.savefig(path, dpi=130)
 
 

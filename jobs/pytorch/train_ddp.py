@@ -46,6 +46,14 @@ class Model(torch.nn.Module):  # type: ignore[misc]  # torch may not be there
         return found
 
 
+def letters(device: str) -> tuple[int, torch.Tensor, torch.Tensor]:
+    """Return how many letters there are, the text to train on, and one that is not trained on."""
+    text = "".join(topics.values())
+    number = {letter: place for place, letter in enumerate(sorted(set(text)))}
+    known = torch.tensor([number[letter] for letter in text], device=device)
+    return len(number), known[: -len(known) // 10], known[-len(known) // 10 :]
+
+
 def loss_of(model: torch.nn.Module, text: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of the pieces of the text that start there."""
     pieces = text[starts[:, None] + torch.arange(LENGTH + 1, device=text.device)]
@@ -61,17 +69,13 @@ def main(epochs: int, seed: int) -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("nccl" if gpu else "gloo")
     rank, device = dist.get_rank(), "cuda" if gpu else "cpu"
-    text = "".join(topics.values())
-    letters = sorted(set(text))
-    number = {letter: place for place, letter in enumerate(letters)}
-    known = torch.tensor([number[letter] for letter in text], device=device)
-    train, test = known[: -len(known) // 10], known[-len(known) // 10 :]
+    many, train, test = letters(device)
     starts = range(0, len(train) - LENGTH, LENGTH)
     sampler: DistributedSampler[int] = DistributedSampler(starts, seed=seed)
     loader = DataLoader(starts, BATCH, sampler=sampler)
 
     torch.manual_seed(seed)
-    model = DistributedDataParallel(Model(len(letters)).to(device))
+    model = DistributedDataParallel(Model(many).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
