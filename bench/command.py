@@ -11,7 +11,6 @@ from spotmpi.bench import (
     alarms,
     allreduce,
     convergence,
-    curves,
     exposed,
     growing,
     join,
@@ -24,9 +23,9 @@ from spotmpi.bench import (
     step,
     stragglers,
     switches,
-    torch,
     wire,
 )
+from spotmpi.bench.pytorch import curves, steps
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]
@@ -59,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "how long trainings take to a stated accuracy while workers die",
                 accuracy,
             ),
-            "torch": ("how long a step of PyTorch takes, beside gloo's DDP and none", torch),
+            "torch": ("how long a step of PyTorch takes, beside gloo's DDP and none", steps),
             "curves": ("how the loss of a PyTorch training falls while workers are killed", curves),
             "kernels": ("how fast the arithmetic is, beside NumPy and copies", kernels),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),

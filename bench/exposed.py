@@ -48,7 +48,8 @@ _AIM = 0.02
 _LIMIT = 600.0
 _DEEP_BREATH = 5.0
 """Seconds that a job gets to end by itself, once it has been told to."""
-_LOOK = 0.1
+_LOOK = 1.0
+"""Seconds from one look at the trace to the next: each takes a part of a core."""
 
 Over = Mapping[int, Sequence[float]]
 """When each worker's steps were over, in seconds."""
@@ -126,7 +127,7 @@ def main(options: argparse.Namespace) -> int:
 def exposed(over: Over, alone: float) -> float:
     """What a step takes longer than ``alone``, as a share of that: of the worker that lost most,
     in the mean of its steps."""
-    return max((some[-1] - some[0]) / (len(some) - 1) / alone - 1 for some in over.values())
+    return max(map(_pace, over.values())) / alone - 1
 
 
 def told(runs: Runs) -> Iterator[tuple[str, Told]]:
@@ -145,8 +146,8 @@ def told(runs: Runs) -> Iterator[tuple[str, Told]]:
 
 
 def alone_takes(runs: Runs) -> float:
-    """Seconds that a step takes where there is no round."""
-    return median(_pace(run.over[0]) for run in runs[_ALONE]["steady"])
+    """Seconds that a step takes where there is no round, of the slowest worker: all share cores."""
+    return median(max(map(_pace, run.over.values())) for run in runs[_ALONE]["steady"])
 
 
 def lines(runs: Runs) -> Iterator[str]:

@@ -137,7 +137,7 @@ class Best(Policy):
     takes ``settle`` seconds, and on to the next survey. It waits until it takes less time than the
     workers could have saved since the last change.
 
-    It tries them anew when the number of workers changes, and after ``again`` seconds. It tries a
+    It tries them again when the number of workers changes, and after ``again`` seconds. It tries a
     candidate that was far behind less often, also when workers come and go, so that each costs no
     more than the share ``cost`` of the time. It cannot know what a sample is worth with each
     strategy: name only strategies that you trust.

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from spotmpi import cli
-from spotmpi.bench import torch as bench
+from spotmpi.bench.pytorch import steps as bench
+from spotmpi.bench.pytorch.steps import Measured
 from spotmpi.bench.scripts import gloo
-from spotmpi.bench.torch import Measured
 
 SIDES = {"alone": [0.02, 0.03], "spotmpi": [0.04, 0.05], "gloo": [0.05, 0.06]}
 

@@ -164,17 +164,24 @@ def aims(cells: Sequence[Cell]) -> Iterator[Aim]:
     found = by_way(cells)
     if not (unharmed := found.pop(Way(0, _SAMPLERS[0]), [])):
         return
+    calm = [cell["curve"][-1][1] for cell in unharmed]
     for way, some in found.items():
-        ends = [cell["curve"][-1][1] for cell in some]
         on_way, at_end = zip(*(above(cell, unharmed) for cell in some), strict=True)
-        calm = [cell["curve"][-1][1] for cell in unharmed]
         yield Aim(
-            f"{way}: {sum(not one for one in on_way)} of {len(some)} curves are never above those "
-            f"of {len(unharmed)} unharmed trainings (at most {max(on_way):.3f}), and "
-            f"{sum(not one for one in at_end)} not at the end: {median(ends):.3f} ({min(ends):.3f} "
-            f".. {max(ends):.3f}) beside {median(calm):.3f} ({min(calm):.3f} .. {max(calm):.3f})",
-            not any((*on_way, *at_end)),
+            f"{way}: a loss is never above all of {len(unharmed)} unharmed trainings after as many "
+            f"samples: so in {on_way.count(0.0)} of {len(some)}, {max(on_way):.3f} above at most",
+            not any(on_way),
         )
+        ends = [cell["curve"][-1][1] for cell in some]
+        yield Aim(
+            f"{way}: the last loss, {_said(ends)}, is not above theirs, {_said(calm)}: so in "
+            f"{at_end.count(0.0)} of {len(some)}",
+            not any(at_end),
+        )
+
+
+def _said(losses: Sequence[float]) -> str:
+    return f"{median(losses):.3f} ({min(losses):.3f} .. {max(losses):.3f})"
 
 
 def _line(cell: Cell) -> str:

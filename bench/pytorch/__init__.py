@@ -1,0 +1,1 @@
+"""What PyTorch scripts take with spotmpi, and how well they train."""
