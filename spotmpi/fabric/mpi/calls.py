@@ -122,20 +122,34 @@ def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any
         raise peers_lost(error, comm) from error
 
 
-def sum_in_place(comm: MPI.Intracomm, array: Buffer) -> None:
+def sum_in_place(comm: MPI.Intracomm, array: Buffer, most: int | None = None) -> None:
     """Replace ``array`` by its sum over all members, with the same bits on all. A small array of
-    floats is summed in the order of the members. Collective; raises PeersLost as `collective`."""
+    floats is summed in the order of the members. Collective; raises PeersLost as `collective`.
+
+    ``most``: bytes of one call of MPI, so that no message has more; docs/adr/0033 tells why. None:
+    one call sums all."""
     many, size = comm.Get_size(), len(array)
     dtype = "" if many < 3 or size >= _FEW else HOST.describe(array)[0]
     if dtype not in _WORDS:  # large, or any order gives the same sum
-        collective(comm, comm.Allreduce, MPI.IN_PLACE, array)
+        _reduce(comm, array, None, most)
         return
     # Each member has a row of its own, in which the others add zeros to the words that it brings.
     table = HOST.zeros(dtype, many * size)
     rows = [table[start : start + size] for start in range(0, many * size, size)]
     rows[comm.Get_rank()][:] = array
-    collective(comm, comm.Allreduce, MPI.IN_PLACE, [table, _WORDS[dtype]])
+    _reduce(comm, table, _WORDS[dtype], most)
     add_up(rows, array)
+
+
+def _reduce(
+    comm: MPI.Intracomm, array: Buffer, kind: MPI.Datatype | None, most: int | None
+) -> None:
+    """Replace ``array`` by its sum. ``kind``: what MPI takes its elements for, if not for what they
+    are."""
+    step = len(array) if most is None else most // array.itemsize
+    for start in range(0, len(array), max(1, step)):
+        piece = array[start : start + step]
+        collective(comm, comm.Allreduce, MPI.IN_PLACE, piece if kind is None else [piece, kind])
 
 
 def peers_lost(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:

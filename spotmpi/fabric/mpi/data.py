@@ -22,10 +22,13 @@ class DataPath:
         self.plane = plane(Ways(self._sum, self.broken, line, threads()))
         self._together = False
         """True if members of one host share memory."""
+        self._most: int | None = None
+        """Most bytes of one call of MPI; None: as many as there are."""
 
-    def enter(self, path: Path, together: bool) -> None:
-        """Use ``path`` from now on. ``together``: members of one host share memory."""
-        self._together = together
+    def enter(self, path: Path, together: bool, apart: bool) -> None:
+        """Use ``path`` from now on. ``together``: members of one host share memory. ``apart``: they
+        are on several hosts."""
+        self._together, self._most = together, MESSAGE if apart else None
         self.go_on(path)
 
     def go_on(self, path: Path) -> None:
@@ -65,7 +68,7 @@ class DataPath:
             HOST.kernels.scaled_sum(result, [brought], [weight])
         elif brought is not result:
             HOST.from_host(result, brought)  # MPI would copy too, and always works in place
-        sum_in_place(self.path.comm, result)
+        sum_in_place(self.path.comm, result, self._most)
         if backend is not HOST:
             backend.from_host(part.result, result)
 

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import os
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from spotmpi.errors import SpotmpiError
@@ -23,7 +23,7 @@ from spotmpi.fabric.neighbours.shared_header import Entry, SharedHeader, key_of
 from spotmpi.fabric.neighbours.shared_memory import Found
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["CARD_BYTES", "Neighbours"]
+__all__ = ["CARD_BYTES", "Neighbours", "are_apart"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,6 +32,12 @@ _CARD = struct.Struct("<qqqqq")
 bound."""
 
 CARD_BYTES = _CARD.size
+
+
+def are_apart(cards: Iterable[bytes]) -> bool:
+    """Return True if the workers with these cards are on several hosts: alike for all that have the
+    same cards."""
+    return len({_CARD.unpack_from(card)[-2] for card in cards}) > 1
 
 
 class Neighbours:

@@ -1,0 +1,58 @@
+"""Sums by MPI itself: of what size its messages are between hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spotmpi.fabric.neighbours.neighbours import Neighbours, are_apart
+from tests.fabric.test_mpi import over_mpi
+
+SUMS = """
+from types import SimpleNamespace
+import numpy as np
+from spotmpi.fabric.mpi.calls import MPI, Path
+from spotmpi.fabric.mpi.data import DataPath
+from spotmpi.fabric.planes.plane import Part
+from spotmpi.fabric.planes.rings import MESSAGE
+
+class Comm(MPI.Intracomm):
+    def Allreduce(self, here, what):
+        sizes.append((what[0] if isinstance(what, list) else what).nbytes)
+        super().Allreduce(here, what)
+
+sizes = []
+world = Comm(MPI.COMM_WORLD)
+me, many = world.Get_rank(), world.Get_size()
+data = DataPath(me, lambda ways: SimpleNamespace(bind=lambda *given: None))
+
+def total(dtype, size, apart):
+    array = (np.arange(size) % 50 + me).astype(dtype)
+    data.enter(Path(world, range(many)), False, apart)
+    sizes.clear()
+    data._sum(Part(array, array))
+    wanted = many * (np.arange(size) % 50) + many * (many - 1) // 2
+    assert (array == wanted.astype(dtype)).all(), (dtype, size)
+    return array.nbytes
+
+for dtype in ("uint8", "uint32", "float32", "float64"):
+    for size in (1, 1000, MESSAGE, 3 * MESSAGE + 5):
+        whole = total(dtype, size, True)
+        assert max(sizes) <= MESSAGE, (dtype, size, sizes)
+        assert sum(sizes) >= whole
+assert total("uint8", 3 * MESSAGE, False) == sizes[0]
+assert len(sizes) == 1
+print("SUMMED")
+"""
+
+
+def test_between_hosts_no_message_is_larger_than_what_leaves_in_one_part(tmp_path: Path) -> None:
+    """The small arrays of three members are tables; see docs/adr/0033."""
+    for many in (2, 3):
+        assert over_mpi(tmp_path, many, "-c", SUMS).count("SUMMED") == many
+
+
+def test_by_their_cards_all_know_if_they_are_apart() -> None:
+    one, other = (Neighbours(None, lines=False) for _ in range(2))
+    assert not are_apart([one.card(), other.card()])
+    other.host += 1
+    assert are_apart([one.card(), other.card(), one.card()])
