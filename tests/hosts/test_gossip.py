@@ -13,7 +13,7 @@ import pytest
 
 from spotmpi.bench.measuring.network import Network
 from tests import learning
-from tests.hosts import gossip, mailing
+from tests.hosts import gathering, gossip, mailing
 from tests.patience import FOUND_SILENT, NEVER_SILENT
 from tests.running import Running
 
@@ -64,7 +64,9 @@ def test_models_are_fetched_past_the_loss_of_a_host_and_of_a_newcomer(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("script", "said"), [(gossip, "FETCHED"), (mailing, "HAD")], ids=["models", "messages"]
+    ("script", "said"),
+    [(gossip, "FETCHED"), (mailing, "HAD"), (gathering, "HAD")],
+    ids=["models", "messages", "gathers"],
 )
 def test_workers_die_one_after_another_in_the_middle_of_large_messages(
     network: Callable[[int], Network], script: ModuleType, said: str
