@@ -19,6 +19,8 @@ from spotmpi.trace.colours import BLUE, INK, ORANGE
 __all__ = ["draw_accuracies", "draw_losses", "draw_races", "draw_throughputs"]
 
 _WAYS = ("#7f7f7f", "#2ca02c", "#9467bd", "#8c564b", BLUE, ORANGE)
+_HIGHEST = 3.2
+"""Of a loss: it falls below that in the first tenth of a training."""
 _SIDES = (("without", BLUE, -0.15), ("with", ORANGE, 0.15))
 
 
@@ -185,7 +187,7 @@ def draw_losses(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
                 labels[cell["sampler"]] = line
         for name, line in labels.items():
             line.set_label(name)
-        axis.set(xlabel="samples used, thousands", xlim=(0, None), ylim=(1.4, 3.2))
+        axis.set(xlabel="samples used, thousands", xlim=(0, None), ylim=(None, _HIGHEST))
         axis.set_title(f"{lost} of the workers killed", fontsize=10, loc="left")
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(color="#dddddd", linewidth=0.6)

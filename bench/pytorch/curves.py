@@ -30,12 +30,14 @@ from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.trace import records as trace
 
-__all__ = ["Way", "above", "add_arguments", "aims", "deaths", "main", "ways"]
+__all__ = ["Way", "above", "add_arguments", "aims", "by_way", "deaths", "main", "ways"]
 
 _SEEDS = (1, 2, 3, 4, 5)
 _SAMPLERS = "DistributedSampler", "ElasticSampler"
-_STEPS = range(10, 200)
-"""In one of these steps a worker dies."""
+_STEPS = 400
+"""Steps of a pass, if one worker trains alone: there are a few more."""
+_FIRST = 10
+"""The first step in which a worker may die."""
 _LIMIT = 300.0
 """Seconds that a job may take."""
 
@@ -81,6 +83,8 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
     if min(options.epochs, *options.lost) < 1 or max(options.lost) >= options.workers:
         raise UsageError("--epochs and --lost are 1 or more, and fewer are lost than --workers")
+    if len(_steps(options.workers, options.epochs)) < options.workers:
+        raise UsageError("so many --workers take too few steps to die in: give more --epochs")
     if len(set(options.seeds)) < len(options.seeds) or min(options.seeds) < 0:
         raise UsageError("--seeds takes numbers from 0 on, each once")
     if options.plot and not options.plot.resolve().parent.is_dir():
@@ -105,19 +109,23 @@ def ways(lost: Sequence[int]) -> list[Way]:
     return [Way(0, _SAMPLERS[0]), *(Way(many, one) for many in lost for one in _SAMPLERS)]
 
 
-def deaths(workers: int, lost: int, seed: int) -> list[tuple[int, int]]:
+def _steps(workers: int, epochs: int) -> range:
+    """The steps in which workers may die: all but the first ones and the last few."""
+    return range(_FIRST, _STEPS * epochs // workers)
+
+
+def deaths(workers: int, lost: int, epochs: int, seed: int) -> list[tuple[int, int]]:
     """Who dies, and in which step: drawn, in the order of the steps. The first that are drawn are
     the same for any number of them."""
     draw = random.Random(f"deaths {seed}")
     drawn = draw.sample(range(workers), workers)[:lost]
-    return sorted(
-        zip(drawn, draw.sample(_STEPS, workers)[:lost], strict=True), key=lambda one: one[1]
-    )
+    steps = draw.sample(_steps(workers, epochs), workers)[:lost]
+    return sorted(zip(drawn, steps, strict=True), key=lambda one: one[1])
 
 
 def _train(workers: int, epochs: int, seed: int, way: Way) -> Cell:
     """One training. Leaves nothing behind. JobFailed unless those died that were to."""
-    dead = deaths(workers, way.lost, seed)
+    dead = deaths(workers, way.lost, epochs, seed)
     revoked = [text for worker, step in dead for text in ("--revoke", f"{worker}@{step}")]
     with temporary_job.private_folder(workers) as folder:
         file, traced = folder / "curve.jsonl", folder / "trace.jsonl"
@@ -135,7 +143,7 @@ def _train(workers: int, epochs: int, seed: int, way: Way) -> Cell:
     return {"seed": seed, **way._asdict(), "deaths": dead, "curve": curve}
 
 
-def way_of(cell: Cell) -> Way:
+def _way_of(cell: Cell) -> Way:
     """What was done to it."""
     return Way(cell["lost"], cell["sampler"])
 
@@ -144,7 +152,7 @@ def by_way(cells: Sequence[Cell]) -> dict[Way, list[Cell]]:
     """The trainings of each way."""
     found: dict[Way, list[Cell]] = {}
     for cell in cells:
-        found.setdefault(way_of(cell), []).append(cell)
+        found.setdefault(_way_of(cell), []).append(cell)
     return found
 
 
@@ -187,6 +195,6 @@ def _said(losses: Sequence[float]) -> str:
 def _line(cell: Cell) -> str:
     used, loss = cell["curve"][-1]
     died = ", ".join(f"worker {worker} at step {step}" for worker, step in cell["deaths"])
-    return f"seed {cell['seed']}, {way_of(cell)}: {loss:.4f} after {used} samples" + (
+    return f"seed {cell['seed']}, {_way_of(cell)}: {loss:.4f} after {used} samples" + (
         f"; {died}" if died else ""
     )

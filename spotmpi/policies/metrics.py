@@ -47,7 +47,7 @@ class Metrics:
     throughput: float
     """Samples a second of each worker, in the mean."""
     share: float
-    """The throughput, as a share of what a worker would reach that has nobody to wait for."""
+    """The throughput, as a share of what workers would reach, in the mean, that wait for nobody."""
     slowest: float
     """The slowest worker's time to compute a step, divided by the median worker's."""
     loss: float | None = None

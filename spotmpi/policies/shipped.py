@@ -139,8 +139,9 @@ class Best(Policy):
 
     It tries them again when the number of workers changes, and after ``again`` seconds. It tries a
     candidate that was far behind less often, also when workers come and go, so that each costs no
-    more than the share ``cost`` of the time. It cannot know what a sample is worth with each
-    strategy: name only strategies that you trust.
+    more than the share ``cost`` of the time. It goes back to one that was better by the share
+    ``better``. It cannot know what a sample is worth with each strategy: name only strategies that
+    you trust.
     """
 
     candidates: Sequence[Strategy]
@@ -169,17 +170,19 @@ class Best(Policy):
         if due := [one for one in self.candidates if self._is_due(one, metrics)]:
             return min(due, key=lambda one: (one.asynchronous, -_steps(one)))
         known = {name: one for name, one in metrics.tried.items() if one.workers == metrics.workers}
-        now = known.get(metrics.strategy.called)
-        least = 0.0 if now is None else (1 + self.better) * now.progress
-        there = [one for one in self.candidates if one.called in known]
-        best = max(there, key=lambda one: known[one.called].progress, default=None)
-        return best if best is not None and known[best.called].progress > least else None
+        least = (1 + self.better) * metrics.progress
+        better = [
+            one
+            for one in self.candidates
+            if one.called in known and known[one.called].progress > least
+        ]
+        return max(better, key=lambda one: known[one.called].progress, default=None)
 
     def _is_due(self, candidate: Strategy, metrics: Metrics) -> bool:
-        """Return True if the candidate is to be tried: it could be better, and what is known of it
+        """Return True if the candidate is to be tried: a trial could pay, and what is known of it
         is too old, or is of another number of workers. One that was behind has to wait, as it may
         be behind again."""
-        if not self._could_be_better(candidate, metrics):
+        if not self._trial_could_pay(candidate, metrics):
             return False
         known = metrics.tried.get(candidate.called)
         if known is None:
@@ -188,9 +191,9 @@ class Best(Policy):
         usual = self.again if known.workers == metrics.workers else 0.0
         return known.ago > max(usual, loses / self.cost)
 
-    def _could_be_better(self, candidate: Strategy, metrics: Metrics) -> bool:
-        """Return True if the candidate could save time. No strategy can do more than let all
-        workers compute all the time."""
+    def _trial_could_pay(self, candidate: Strategy, metrics: Metrics) -> bool:
+        """Return True if the candidate could have saved more time, since this strategy is followed,
+        than a trial takes. No strategy can do more than let all workers compute all the time."""
         if _has_rounds_as_often(candidate, metrics.strategy):
             return False
         least = (1 + self.better) * metrics.share

@@ -62,11 +62,12 @@ def test_of_each_seed_there_is_an_unharmed_one_and_two_for_each_number_of_lost_w
 
 def test_deaths_are_drawn_and_the_first_worker_is_among_them() -> None:
     for seed in range(50):
-        one, two = curves.deaths(4, 1, seed), curves.deaths(4, 2, seed)
+        one, two = curves.deaths(4, 1, 2, seed), curves.deaths(4, 2, 2, seed)
         assert one[0] in two
         assert two[0][1] < two[1][1]
         assert len({worker for worker, _ in two}) == 2
-    assert any(curves.deaths(4, 1, seed)[0][0] == 0 for seed in range(1, 6))
+        assert max(step for _, step in curves.deaths(8, 7, 1, seed)) < 6540 // 16 // 8
+    assert any(curves.deaths(4, 1, 2, seed)[0][0] == 0 for seed in range(1, 6))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_deaths_are_drawn_and_the_first_worker_is_among_them() -> None:
         (["--lost", "4"], "fewer are lost than --workers"),
         (["--epochs", "0"], "1 or more"),
         (["--seeds", "1", "1"], "each once"),
+        (["--workers", "40"], "give more --epochs"),
         (["--plot", "/nowhere/x.png"], "no such folder"),
     ],
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spotmpi.fabric.neighbours.neighbours import Neighbours, are_apart
+import pytest
+
+from spotmpi.fabric.neighbours.neighbours import Neighbours, on_several_hosts
+from spotmpi.fabric.planes.rings import MESSAGE
 from tests.fabric.test_mpi import over_mpi
 
 SUMS = """
@@ -25,9 +28,9 @@ world = Comm(MPI.COMM_WORLD)
 me, many = world.Get_rank(), world.Get_size()
 data = DataPath(me, lambda ways: SimpleNamespace(bind=lambda *given: None))
 
-def total(dtype, size, apart):
+def total(dtype, size, several_hosts):
     array = (np.arange(size) % 50 + me).astype(dtype)
-    data.enter(Path(world, range(many)), False, apart)
+    data.enter(Path(world, range(many)), False, several_hosts)
     sizes.clear()
     data._sum(Part(array, array))
     wanted = many * (np.arange(size) % 50) + many * (many - 1) // 2
@@ -51,8 +54,47 @@ def test_between_hosts_no_message_is_larger_than_what_leaves_in_one_part(tmp_pat
         assert over_mpi(tmp_path, many, "-c", SUMS).count("SUMMED") == many
 
 
-def test_by_their_cards_all_know_if_they_are_apart() -> None:
+WORKERS = """
+import os, sys
+from spotmpi.fabric.neighbours import neighbours
+if sys.argv[1] == "several":
+    neighbours._host = lambda: int(os.environ["OMPI_COMM_WORLD_RANK"])
+from spotmpi.bench.measuring.sums import summed
+from spotmpi.fabric import Depart, Rebuild, Shape
+from spotmpi.fabric.mpi import calls
+from spotmpi.fabric.mpi.fabric import MpiFabric
+from spotmpi.fabric.planes.rings import MESSAGE
+
+fabric, collective, sizes = MpiFabric(), calls.collective, []
+
+def watched(comm, call, here, what):
+    sizes.append(what.nbytes)
+    collective(comm, call, here, what)
+
+calls.collective = watched
+arena = fabric.arena([Shape("uint8", 3 * MESSAGE + 5)])
+arena.contributions[0][...] = 1 + fabric.me
+fabric.run(summed(arena.parts))
+calls.collective = collective
+assert (arena.results[0] == 3).all()
+print("SIZES", *sizes, flush=True)
+assert fabric.perform(Rebuild(frozenset(range(2)))).sealed
+fabric.perform(Depart())
+"""
+
+
+@pytest.mark.parametrize(
+    ("hosts", "sizes"), [("several", [*[MESSAGE] * 3, 5]), ("one", [3 * MESSAGE + 5])]
+)
+def test_members_know_if_their_messages_go_between_hosts(
+    hosts: str, sizes: list[int], tmp_path: Path
+) -> None:
+    said = " ".join(map(str, ["SIZES", *sizes]))
+    assert over_mpi(tmp_path, 2, "-c", WORKERS, hosts).count(said + "\n") == 2
+
+
+def test_by_their_cards_all_know_if_they_on_several_hosts() -> None:
     one, other = (Neighbours(None, lines=False) for _ in range(2))
-    assert not are_apart([one.card(), other.card()])
+    assert not on_several_hosts([one.card(), other.card()])
     other.host += 1
-    assert are_apart([one.card(), other.card(), one.card()])
+    assert on_several_hosts([one.card(), other.card(), one.card()])

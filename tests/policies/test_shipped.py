@@ -86,7 +86,7 @@ def test_a_schedule_goes_by_steps() -> None:
     assert policy.decide(measured(SLOW, steps=1000)) is FAST
 
 
-def test_best_tries_all_and_keeps_the_fastest() -> None:
+def test_best_tries_others_and_keeps_the_fastest() -> None:
     middle = LocalSGD(h=4)
     policy = Best([SLOW, middle, FAST])
     now = measured(SLOW, 0.3)

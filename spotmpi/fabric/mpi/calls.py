@@ -122,7 +122,7 @@ def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any
         raise peers_lost(error, comm) from error
 
 
-def sum_in_place(comm: MPI.Intracomm, array: Buffer, most: int | None = None) -> None:
+def sum_in_place(comm: MPI.Intracomm, array: Buffer, most: int | None) -> None:
     """Replace ``array`` by its sum over all members, with the same bits on all. A small array of
     floats is summed in the order of the members. Collective; raises PeersLost as `collective`.
 

@@ -23,12 +23,12 @@ class DataPath:
         self._together = False
         """True if members of one host share memory."""
         self._most: int | None = None
-        """Most bytes of one call of MPI; None: as many as there are."""
+        """Most bytes that one call of MPI sums; None: as many as there are."""
 
-    def enter(self, path: Path, together: bool, apart: bool) -> None:
-        """Use ``path`` from now on. ``together``: members of one host share memory. ``apart``: they
-        are on several hosts."""
-        self._together, self._most = together, MESSAGE if apart else None
+    def enter(self, path: Path, together: bool, several_hosts: bool) -> None:
+        """Use ``path`` from now on. ``together``: members of one host share memory.
+        ``several_hosts``: not all members are on one host."""
+        self._together, self._most = together, MESSAGE if several_hosts else None
         self.go_on(path)
 
     def go_on(self, path: Path) -> None:

@@ -11,7 +11,7 @@ from spotmpi.fabric.mpi.calls import MPI, Path, duplicate
 from spotmpi.fabric.mpi.control import ControlPath
 from spotmpi.fabric.mpi.data import DataPath
 from spotmpi.fabric.mpi.mailbox import Mailbox
-from spotmpi.fabric.neighbours.neighbours import are_apart
+from spotmpi.fabric.neighbours.neighbours import on_several_hosts
 from spotmpi.fabric.planes.plane import Plane, Ways
 from spotmpi.fabric.token_bytes import Row, pack_row, unpack_rows
 from spotmpi.launcher_channel import Name
@@ -29,8 +29,6 @@ class Furnished(NamedTuple):
     """A path for messages, if a member is new."""
     together: bool
     """True if all can share memory with their neighbours."""
-    apart: bool
-    """True if they are on several hosts."""
 
 
 class Paths:
@@ -72,18 +70,17 @@ class Paths:
         mail = self.mailbox.furnish(data, [row.worker for row in rows])
         together = bytearray([self.data.plane.neighbours.reach(cards)])
         data.Allreduce(MPI.IN_PLACE, [together, MPI.UNSIGNED_CHAR], MPI.MIN)
-        apart = are_apart(cards.values())
-        return Furnished(data, control, rows, mail, bool(together[0]), apart)
+        return Furnished(data, control, rows, mail, bool(together[0]))
 
     def enter(self, furnished: Furnished) -> None:
         """Use these communicators from now on. Local."""
-        data, control, rows, mail, together, apart = furnished
+        data, control, rows, mail, together = furnished
         self.workers = [Worker(row.worker, row.host) for row in rows]
         ids = [row.worker for row in rows]
         self._follow(ids)
         self.control.enter(control, rows)
         self.mailbox.enter(mail)
-        self.data.enter(Path(data, ids), together, apart)
+        self.data.enter(Path(data, ids), together, on_several_hosts(row.card for row in rows))
 
 
 def _own_name() -> Name:

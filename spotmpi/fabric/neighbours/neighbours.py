@@ -23,7 +23,7 @@ from spotmpi.fabric.neighbours.shared_header import Entry, SharedHeader, key_of
 from spotmpi.fabric.neighbours.shared_memory import Found
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["CARD_BYTES", "Neighbours", "are_apart"]
+__all__ = ["CARD_BYTES", "Neighbours", "on_several_hosts"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ bound."""
 CARD_BYTES = _CARD.size
 
 
-def are_apart(cards: Iterable[bytes]) -> bool:
+def on_several_hosts(cards: Iterable[bytes]) -> bool:
     """Return True if the workers with these cards are on several hosts: alike for all that have the
     same cards."""
     return len({_CARD.unpack_from(card)[-2] for card in cards}) > 1

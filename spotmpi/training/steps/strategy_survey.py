@@ -47,7 +47,8 @@ class StrategySurvey:
         round, in which workers may still start or get memory."""
         self._since = self._begin = self._last = 0.0
         self._first: int | None = None
-        self._after = 0
+        self._surveyed = 0
+        """Steps of the training at the last survey that said something."""
         self._samples, self._worker_seconds = 0, 0.0
 
     def committed(self, samples: int, workers: int) -> None:
@@ -55,7 +56,7 @@ class StrategySurvey:
         now = self._clock()
         if self._first is None:
             self._since = self._begin = now
-            self._first = self._after = self._training.progress.steps
+            self._first = self._surveyed = self._training.progress.steps
             self._training.meter.reset()
         else:
             self._samples += samples
@@ -80,10 +81,11 @@ class StrategySurvey:
         if (noise := estimated(known, training.model.layout.size)) is not None:
             self._noise = noise.after(self._noise, _KEEPS)
         strategy, steps = training.sync.strategy, training.progress.steps
-        if steps - self._after < strategy.every:
+        if steps - self._surveyed < strategy.every:
             return None
         seconds, samples, worked = now - self._begin, self._samples, self._worker_seconds
-        self._begin, self._samples, self._worker_seconds, self._after = now, 0, 0.0, steps
+        self._begin, self._samples, self._worker_seconds = now, 0, 0.0
+        self._surveyed = steps
         speeds = [one.samples / one.seconds for one in told if one.samples and one.seconds > 0]
         took = [one.seconds / one.taken for one in told if one.taken and one.seconds > 0]
         if first is None or not (samples and worked > 0):
