@@ -42,6 +42,9 @@ __all__ = [
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
+_SUMMED = (*DTYPES, np.dtype(np.uint32))
+"""The dtypes of `scaled_sum`."""
+
 _OWN = "kernels take NumPy arrays"
 
 FEW = 1024
@@ -54,13 +57,13 @@ remain there until it is read (`bench kernels`)."""
 
 
 def warm(*dtypes: str) -> None:
-    """Load or compile every kernel for these dtypes (for both, if none is given), except those
+    """Load or compile every kernel for these dtypes (for all, if none is given), except those
     that narrow. It blocks for seconds on the very first start.
 
     A process that starts many workers calls it once before, so that they do not wait for each
     other. A process that must not wait in the middle of something calls it as well.
     """
-    for dtype in dtypes or DTYPES:
+    for dtype in dtypes or _SUMMED:
         _KERNELS[np.dtype(dtype)]
 
 
@@ -82,9 +85,10 @@ def exchange(total: Array, own: Array, x: Array) -> None:
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
     """out = scales[0] * inputs[0] + scales[1] * inputs[1] + ..., from left to right.
 
-    One input or more; none may overlap ``out``.
+    One input or more; none may overlap ``out``. The arrays may also be uint32. Then scales are
+    whole numbers from 0 on, and sums are mod 2**32.
     """
-    kernels = _checked(out, *inputs)
+    kernels = _checked(out, *inputs, dtypes=_SUMMED)
     if not inputs or len(inputs) != len(scales):
         raise ValueError(f"got {len(inputs)} inputs and {len(scales)} scales; each input needs one")
     for x in inputs:
@@ -293,7 +297,9 @@ def _seen(wire: Array, size: int, form: str) -> tuple[Array, Array, Array]:
     return np.empty(0, np.int8), body.view(np.uint16), marks.view(np.float32)
 
 
-def _checked(*arrays: Array, written: int = 1) -> SimpleNamespace:
+def _checked(
+    *arrays: Array, written: int = 1, dtypes: Sequence[np.dtype[Any]] = DTYPES
+) -> SimpleNamespace:
     """Return the kernels for these arrays, of which the first ``written`` are written to."""
     first = arrays[0]
     for x in arrays:
@@ -304,8 +310,9 @@ def _checked(*arrays: Array, written: int = 1) -> SimpleNamespace:
     for x in arrays[:written]:
         if not x.flags.writeable:
             raise ValueError("a kernel's output is a read-only array: give it a copy")
-    if first.dtype not in DTYPES:
-        raise TypeError(f"kernels take float32 and float64; got {first.dtype}")
+    if first.dtype not in dtypes:
+        names = " and ".join(map(str, dtypes))
+        raise TypeError(f"this kernel takes {names}; got {first.dtype}")
     return _FEW if first.size < FEW else _KERNELS[first.dtype]
 
 

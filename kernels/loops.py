@@ -28,16 +28,22 @@ LANES, STRETCH = 256, 1 << 16
 
 
 def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
-    """Return the loops for arrays of this dtype, float32 or float64; see `cache.compiled`."""
-    real = from_dtype(dtype)
-    flat, words = real[::1], uint32[::1]
+    """Return the loops for arrays of this dtype; see `cache.compiled`. For whole numbers there are
+    only those of `scaled_sum`."""
+    flat, words = from_dtype(dtype)[::1], uint32[::1]
+    sums = {
+        _scaled_sum: (flat, uintp[::1], float64[::1]),
+        _scaled_sum_past_cache: (flat, uintp[::1], float64[::1]),
+        _address: (flat,),
+    }
+    if dtype.kind == "u":
+        return cache.compiled(sums)
     return cache.compiled(
         {
+            **sums,
             _accumulate: (flat, flat),
             _blend: (flat, flat, float64, float64),
             _exchange: (flat, flat, flat),
-            _scaled_sum: (flat, uintp[::1], float64[::1]),
-            _scaled_sum_past_cache: (flat, uintp[::1], float64[::1]),
             _sgd: (flat, flat, float64, float64),
             _momentum: (flat, flat, flat, float64, float64, float64),
             _adam: (flat,) * 4 + (float64,) * 8,
@@ -47,7 +53,6 @@ def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
             _scale: (flat, flat, float64),
             _digest: (words, uint32, uint32, uint32),
             _finite: (flat,),
-            _address: (flat,),
         }
     )
 
@@ -223,24 +228,28 @@ def _digest(words: Any, start: Any, position: Any, mix: Any) -> Any:
 
 
 def _scaled_sum(out: Any, addresses: Any, scales: Any) -> None:
-    weights = np.full(addresses.size + 3, -0.0, out.dtype)
-    for i in range(addresses.size):
-        weights[i] = scales[i]
-    _add_up(out, 0, out.size, addresses, weights)
+    _add_up(out, 0, out.size, addresses, _weights(scales, out.dtype.type(-0.0)))
 
 
 def _scaled_sum_past_cache(out: Any, addresses: Any, scales: Any) -> None:
     # Whole lines go past the cache; what stands before and behind them is written as usual.
     size, count, here = out.itemsize, addresses.size, uintp(out.ctypes.data)
-    weights = np.full(count + 3, -0.0, out.dtype)
-    for i in range(count):
-        weights[i] = scales[i]
+    weights = _weights(scales, out.dtype.type(-0.0))
     first = min(out.size, int64((uintp(0) - here) % uintp(LINE)) // size)
     last = first + (out.size - first) * size // LINE * LINE // size
     _add_up(out, 0, first, addresses, weights)
     sum_lines(here, first * size, last * size, addresses, weights, count)
     _add_up(out, last, out.size, addresses, weights)
     settle()
+
+
+@register_jitable
+def _weights(scales: Any, none: Any) -> Any:
+    """Return the scales as numbers of the sum's type, and three times ``none``."""
+    weights = np.full(scales.size + 3, none)
+    for i in range(scales.size):
+        weights[i] = scales[i]
+    return weights
 
 
 @register_jitable

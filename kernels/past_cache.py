@@ -31,6 +31,8 @@ def _make_sum_lines(
         out, start, stop, addresses, weights, count = arguments
         number = context.get_value_type(dtype)
         size = context.get_abi_sizeof(number)
+        whole = isinstance(dtype, types.Integer)
+        times, plus = (builder.mul, builder.add) if whole else (builder.fmul, builder.fadd)
         line = ir.VectorType(number, LINE // size)
         mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
         given, scales = (
@@ -47,7 +49,7 @@ def _make_sum_lines(
             one = builder.insert_element(ir.Constant(line, ir.Undefined), weight, ir.IntType(32)(0))
             every = ir.Constant(ir.VectorType(ir.IntType(32), LINE // size), [0] * (LINE // size))
             weights = builder.shuffle_vector(one, ir.Constant(line, ir.Undefined), every)
-            return builder.fmul(weights, builder.load(there(base, at), align=size))
+            return times(weights, builder.load(there(base, at), align=size))
 
         first, length = context.get_constant(types.intp, 0), context.get_constant(types.intp, LINE)
         total = _room(builder, line)
@@ -55,7 +57,7 @@ def _make_sum_lines(
             builder.store(scaled(first, at), total)
             rest = context.get_constant(types.intp, 1)
             with cgutils.for_range_slice(builder, rest, count, rest) as (index, _):
-                builder.store(builder.fadd(builder.load(total), scaled(index, at)), total)
+                builder.store(plus(builder.load(total), scaled(index, at)), total)
             done = builder.store(builder.load(total), there(out, at), align=LINE)
             done.set_metadata("nontemporal", mark)
         return context.get_dummy_value()

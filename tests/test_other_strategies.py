@@ -22,6 +22,7 @@ from spotmpi.fabric.sim.faults import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.protocol.membership import Membership
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.rounds.driver import Driver
 from spotmpi.strategies import Strategy, named
 from spotmpi.training.steps import digest_check
 from spotmpi.training.steps.step_round import StepRound
@@ -118,6 +119,23 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
     assert joined(results)
     assert left(results)
     assert any(result.of("recovery") for result in results)
+
+
+def test_a_page_goes_ahead_with_what_is_sent_before_the_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, ahead = Driver.start, []
+
+    def watched(self: Driver, parts: int) -> Any:
+        yield from start(self, parts)
+        memory = self._exchange.memory
+        ahead.append((memory.transfer.teaching, self.started - len(memory.parts[:1])))
+
+    monkeypatch.setattr(Driver, "start", watched)
+    result = job(STREAMED, tmp_path, arrivals=[Arrival(3, 40)]).run()
+    check_model(STREAMED, result)
+    assert joined([result])
+    assert set(ahead) == {(False, 0), (True, 1)}
 
 
 @pytest.mark.parametrize("name", [SMA, STREAMED])

@@ -318,15 +318,17 @@ class Fabric(ABC):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory for rounds of this ``layout``, from the data plane. Local.
 
         ``name``: set for an arena of many rounds. In these, each worker uses the arena that it
         gave this name last. ``state``: the double buffer that sums may go straight into.
-        ``instead_of``: an arena of another name, which no worker uses any more: its memory is free
-        with the last reference to it.
         """
+
+    def release(self, arena: Arena) -> None:
+        """Forget an arena with a name, which no worker uses again: its memory is free with the last
+        reference to it. Local."""
+        return
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Return how ``parts`` of one arena were summed over ``workers``. Local. None if they were

@@ -51,7 +51,6 @@ class SoloFabric(Fabric):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena in which the contribution is the sum."""
         return private_arena(layout, in_place=True)

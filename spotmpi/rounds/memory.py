@@ -1,9 +1,9 @@
 """The memory of one worker's rounds: the arenas of the open round, and those of the last one.
 
-A usual round carries the arenas that its owner names, and a page while a worker learns. A round
-for the numbers of a mean or a sum, for the value of a `once`, or for what a `gather` brings,
-carries only that. A round in which all wait for the value of a `once` carries nothing. The control
-word goes with each. All is local.
+A usual round carries the arenas that its owner names. While a worker learns it carries a page too,
+right behind the first arena, with which it may start early. A round for the numbers of a mean or a
+sum, for the value of a `once`, or for what a `gather` brings, carries only that. A round in which
+all wait for the value of a `once` carries nothing. The control word goes with each. All is local.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotmpi.arrays.backend import DEVICE, HOST
-from spotmpi.fabric import Arena, Between, Buffer, Part, Shape
+from spotmpi.fabric import Arena, Between, Buffer, Fabric, Part, Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
 from spotmpi.protocol.host_ring import RING
@@ -21,25 +21,22 @@ from spotmpi.rounds.state_transfer import StateTransfer
 _MOST_SUMS = 4
 """Most arenas of sums that are kept."""
 
-ArenaOf = Callable[..., Arena]
-"""Makes an arena, as `Fabric.arena` does."""
-
 
 class RoundMemory:
     """The arenas of a worker's rounds: the open one, which `turn` makes the last one."""
 
     def __init__(
-        self, arena_of: ArenaOf, usual: Callable[[], Sequence[Arena]], transfer: StateTransfer
+        self, fabric: Fabric, usual: Callable[[], Sequence[Arena]], transfer: StateTransfer
     ) -> None:
         """``usual``: returns the arenas of the next round, if it is a usual one. ``transfer``: its
         page goes with the round, while a worker learns."""
-        self._arena_of = arena_of
+        self._fabric = fabric
         self._usual = usual
         self.transfer = transfer
         """The pages from which newcomers learn."""
         self._open: Sequence[Arena] = ()
         self._last: Sequence[Arena] = ()
-        self._word = arena_of([Shape("float64", control_word.WORDS)], "word")
+        self._word = fabric.arena([Shape("float64", control_word.WORDS)], "word")
         self.payload: Payload | None = None
         """What goes alone with the open round, or the next; None: it carries the model's size."""
         self._alone: Arena | None = None
@@ -87,8 +84,8 @@ class RoundMemory:
     def open(self) -> None:
         """Begin the next round."""
         self.transfer.open()
-        first = self._usual() if self._alone is None else (self._alone,)
-        self._open = (*first, *self.transfer.arena)
+        arenas = self._usual() if self._alone is None else (self._alone,)
+        self._open = (*arenas[:1], *self.transfer.arena, *arenas[1:])
         self.unfuse()
 
     def unfuse(self) -> None:
@@ -138,7 +135,7 @@ class RoundMemory:
     def expect(self, shape: Shape) -> None:
         """Make the next round carry this shape and nothing else, for all to read."""
         self.payload = Payload(control_word.MEAN, shape.size)
-        self._alone = self._arena_of([shape])
+        self._alone = self._fabric.arena([shape])
 
     def follow(self, payload: Payload | None) -> None:
         """Make the next round carry this and nothing else; None: the model's size."""
@@ -150,17 +147,16 @@ class RoundMemory:
             self._sums[payload] = self._alone  # as the last one
         else:
             dtype = "float64" if payload.kind == control_word.MEAN else "uint8"
-            self._alone = self._arena_of([Shape(dtype, payload.size)] * bool(payload.size))
+            self._alone = self._fabric.arena([Shape(dtype, payload.size)] * bool(payload.size))
 
     def _arena_of_sum(self, payload: Payload) -> Arena:
         """Make an arena that the plane may share between workers, in place of the oldest one."""
-        oldest = None
         if len(self._sums) == _MOST_SUMS:
-            oldest = self._sums.pop(next(iter(self._sums)))
+            self._fabric.release(self._sums.pop(next(iter(self._sums))))
         dtype, on_device = _TYPES[payload.kind]
         shape = Shape(dtype, payload.size, DEVICE if on_device else HOST)
         name = f"sum/{shape.dtype}/{shape.size}/{shape.backend.name}"
-        return self._arena_of([shape], name, instead_of=oldest)
+        return self._fabric.arena([shape], name)
 
 
 _TYPES = {kind: what for what, kind in control_word.SUMS.items()}

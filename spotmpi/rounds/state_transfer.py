@@ -1,52 +1,59 @@
 """State for newcomers: pages that go with the rounds, on the side that gives and on the side that
 learns.
 
-While a newcomer learns, each round sums one more array: a page. It holds a slice of the registered
-state, and a few plain values. Every worker that knows the state brings a piece of the slice, and
-the newcomer brings zeros. The first of those workers brings the values. Whole words are added to
-zeros, so every bit arrives as it was. A page is a part of the round: it is retried, repaired and
-shared like the gradient.
+While a newcomer learns, each round sums two more arrays: a page and its head. The page holds a slice
+of the registered state, of which every worker that knows the state brings a piece. The head holds a
+few plain values, which the first of these workers brings. The newcomer brings nothing. Whole words
+are added to zeros, so every bit arrives as it was. Both are parts of the round: they are retried,
+repaired and shared like the gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from spotmpi.arrays.word_view import WordView
-from spotmpi.fabric import Arena, Buffer, Shape
+from spotmpi.fabric import Arena, Buffer, Fabric, Shape
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.state_pages import PageOrder, cut, read, write
 
 HEAD = 1 << 14
-"""Words of a page that hold plain values."""
+"""Words of a head."""
 
 _SHARE = 8
 """A page holds as much of the state as a gradient divided by this number."""
 _LEAST = 1 << 14
 """Fewest words of each set that a page holds, unless a slice ends before."""
+_SHARED = 1 << 14
+"""Fewest words of a set whose pages are summed as gradients are. Smaller gradients may be so small
+that no worker has loaded Numba, and a newcomer is no reason to: their pages go by MPI."""
 
 
 class StateTransfer:
-    """Which workers learn, and the page of the open round and of the last one."""
+    """Which workers learn, and the page and the head of the open round and of the last one."""
 
     def __init__(
         self,
         me: WorkerId,
         words: WordView,
-        arena: Callable[[Sequence[Shape]], Arena],
+        fabric: Fabric,
         ends: Sequence[int] | None = None,
     ) -> None:
         """``words``: the registered state, in sets of the size of a gradient.
 
-        ``arena`` makes memory for pages, once a newcomer learns. A slice holds the same elements of
-        every set: the result of a round for a parameter depends on what the optimizer remembers of
-        it, so both must be there. ``ends``: the places in a set where a slice may end, in words;
+        ``fabric`` gives memory for pages, while a newcomer learns. A slice holds the same elements
+        of every set: the result of a round for a parameter depends on what the optimizer remembers
+        of it, so both must be there. ``ends``: the places in a set where a slice may end, in words;
         None: anywhere. The words between two of them go in one page, however many they are.
         """
         self.me = me
-        self._arena_of = arena
+        self._fabric = fabric
         self._arena: Arena | None = None
+        """The memory of a page and a head, while they are needed."""
+        self._brought_for = -1
+        """The generation among whose members this worker has brought its piece of the open round's
+        page."""
         self._teaches = False
         self._open = self._last = False
         """True if a page goes with the open round, or went with the last one (`_last`)."""
@@ -118,8 +125,8 @@ class StateTransfer:
         self._teaches = True
         if self._arena is None:
             longest = max(end - begin for begin, end in self._slices)
-            shape = Shape(self._words.dtype, HEAD + self._words.sets * longest)
-            self._arena = self._arena_of([shape])
+            layout = [Shape(self._words.dtype, size) for size in (self._words.sets * longest, HEAD)]
+            self._arena = self._fabric.arena(layout, "page" if self._set >= _SHARED else "")
 
     # The pages.
 
@@ -130,36 +137,43 @@ class StateTransfer:
         round.
         """
         self._open = self._teaches
+        self._brought_for = -1
 
     @property
     def arena(self) -> Sequence[Arena]:
-        """The arena of the open round's page; empty if it has none."""
+        """The arena of the open round's page and its head; empty if it has none."""
         return () if self._arena is None or not self._open else (self._arena,)
 
-    @property
-    def _page(self) -> Buffer:
-        assert self._arena is not None
-        return self._arena.contributions[0]
-
     def bring_nothing(self) -> None:
-        """Bring zeros to the page, if there is one."""
-        if self._open:
-            self._page[...] = 0
+        """Bring nothing to the page and its head, if there is one."""
+        for arena in self.arena:
+            arena.bring_nothing()
 
-    def bring(self, full: Sequence[WorkerId], fields: dict[str, Any], rest: dict[str, Any]) -> None:
-        """Bring this worker's piece of the slice, and the values if it is the first of ``full``.
+    def bring_page(self, generation: int, full: Sequence[WorkerId]) -> None:
+        """Bring this worker's piece of the page, if there is one, among the members of this
+        ``generation``. Does nothing if that is done: the page may be under way."""
+        if self._brought_for == generation:
+            return
+        self._brought_for = generation
+        for arena in self.arena:
+            arena.weight = 1.0
+            page = arena.contributions[0]
+            page[...] = 0
+            rank, many = full.index(self.me), len(full)
+            for start, part in self._parts(page):
+                begin, end = rank * len(part) // many, (rank + 1) * len(part) // many
+                self._words.read(start + begin, part[begin:end])
+
+    def bring_head(self, fields: dict[str, Any], rest: dict[str, Any]) -> None:
+        """Bring these values, if there are any, to the head of the page.
 
         ``rest`` is left out if there is no room for it: it will be asked for again.
         """
-        self.bring_nothing()
-        page = self._page
-        rank, many = full.index(self.me), len(full)
-        for start, part in self._parts(page):
-            begin, end = rank * len(part) // many, (rank + 1) * len(part) // many
-            self._words.read(start + begin, part[begin:end])
-        head = page[:HEAD]
-        if rank == 0 and not (rest and write(head, {**fields, "rest": rest})):
-            write(head, fields)
+        for arena in self.arena:
+            head = arena.contributions[1]
+            head[...] = 0
+            if (fields or rest) and not (rest and write(head, {**fields, "rest": rest})):
+                write(head, fields)
 
     def turn(self) -> dict[str, Any]:
         """Commit the round: its page is a record now. Returns the values on it.
@@ -170,17 +184,18 @@ class StateTransfer:
         if not self._last:
             return {}
         assert self._arena is not None
-        page = self._arena.record[0]
+        page, head = self._arena.record
         if self.learns:
             for start, part in self._parts(page):
                 self._words.write(start, part)
-        return read(page[:HEAD])
+        return read(head)
 
     def given(self, values: dict[str, Any]) -> tuple[WorkerId, ...]:
         """Return who knows everything now. Called after `turn`, with what that returned."""
         done = self._pages.given("rest" in values) if self._last else ()
         self._teaches = bool(self._pages.learning)
-        if not self._teaches and not self._last:
+        if not self._teaches and not self._last and self._arena is not None:
+            self._fabric.release(self._arena)
             self._arena = None
         return done
 
@@ -189,5 +204,4 @@ class StateTransfer:
         begin, end = self._slices[self._pages.part]
         size = end - begin
         for number in range(self._words.sets):
-            place = HEAD + number * size
-            yield number * self._set + begin, page[place : place + size]
+            yield number * self._set + begin, page[number * size : (number + 1) * size]

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from spotmpi.errors import Left
-from spotmpi.fabric import Arena
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import START, follow
@@ -57,9 +56,11 @@ class TrainingExchange:
         self.training = training
         fabric, given, channel = context.fabric, context.settings, context.channel
         registry = training.registry
-        transfer = StateTransfer(self.me, registry.words(), fabric.arena, training.model.ends)
+        transfer = StateTransfer(self.me, registry.words(), fabric, training.model.ends)
         self.tables = WorkerTables(fabric.arena, training)
-        self.memory = RoundMemory(fabric.arena, self._usual, transfer)
+        self.memory = RoundMemory(
+            fabric, lambda: [training.sync.arena, *self.tables.open()], transfer
+        )
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         journal = Journal(context.trace, channel, self.me, lambda: training.sync.strategy.called)
@@ -124,7 +125,7 @@ class TrainingExchange:
             if self.transfer.learns:
                 self.transfer.bring_nothing()
             else:
-                self._teach(self.transfer.full(membership.ids))
+                self._teach(membership)
         if self.round.kind == control_word.STEP or self.round.adds:
             steps = self.training.progress.steps + self.round.adds
             self.context.faults.arm(range(self.turns.now.first, steps))
@@ -264,10 +265,6 @@ class TrainingExchange:
             self.records.journal.stable(self.driver.ledger.committed, self.me)
             self.records.journal.reach(self.training.progress.steps)
 
-    def _usual(self) -> Sequence[Arena]:
-        """Return the arenas of a usual round: of the model's size."""
-        return [self.training.sync.arena, *self.tables.open()]
-
     # What it knows and does by itself.
 
     @property
@@ -291,13 +288,24 @@ class TrainingExchange:
             self.keeper.pause(self.context.rest)
         return self.keeper.keep(steps, complete)
 
-    def _teach(self, full: Sequence[WorkerId]) -> None:
+    def bring_ahead(self) -> int:
+        """Bring what else there is before the open round's last step. Returns how many of its parts
+        may start now."""
+        membership, transfer = self.driver.membership, self.transfer
+        if transfer.teaching:
+            self.training.sync.leave()  # as for any round with a page
+        transfer.bring_page(membership.generation, transfer.full(membership.ids))
+        return len(self.training.sync.arena.parts) + transfer.teaching
+
+    def _teach(self, membership: Membership) -> None:
         """Bring this worker's part of the page, and what a step's result is to be applied with."""
+        full = self.transfer.full(membership.ids)
         values = self.round.page(full) if full[0] == self.me else None
         rest: dict[str, Any] = {}
         if values is not None and self.transfer.rest_due and self.round.graduates:
             rest = self.training.registry.snapshot(full)
-        self.transfer.bring(full, values or {}, rest)
+        self.transfer.bring_page(membership.generation, full)
+        self.transfer.bring_head(values or {}, rest)
 
     def _check(self, number: int, word: ControlSum) -> None:
         """Check that all do this round with equal state. It becomes the end if all others end."""

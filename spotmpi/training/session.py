@@ -149,7 +149,7 @@ class Session:
                 if not self._driver.ledger.open:
                     yield from self._runner.open_early(self._step_round(self.turns.now))
                 sync.send()
-                yield from self._runner.start(len(sync.arena.parts))
+                yield from self._runner.start(self._exchange.bring_ahead())
             self.turns.advance()
             changes = self._exchange.boundary.changes
             if has_round := (yield from self._quorum_watch.is_due(turn, changes)):

@@ -15,7 +15,7 @@ X = _random.normal(size=(SAMPLES, 5)).astype(np.float32)
 Y = ((X * np.arange(5, dtype=np.float32)).sum(1) + 0.5).astype(np.float32)
 
 
-_WIDE = _random.normal(size=1301).astype(np.float32)
+_WIDE = _random.normal(size=17_389).astype(np.float32)
 
 
 def params(wide: bool = False) -> dict[str, np.ndarray]:

@@ -46,7 +46,6 @@ class InPlacePlane(Plane):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena whose results arrive where the contributions were."""
         return private_arena(layout, in_place=True)
@@ -84,7 +83,6 @@ class Apart(Plane):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena whose contributions stay as they are."""
         return private_arena(layout, in_place=False, state=state)

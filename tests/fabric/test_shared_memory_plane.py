@@ -381,15 +381,16 @@ def test_the_last_arena_of_a_name_counts_and_others_are_given_back() -> None:
     assert mapped() <= before
 
 
-def test_an_arena_that_takes_the_place_of_another_one_frees_its_memory() -> None:
+def test_an_arena_that_is_released_frees_its_memory() -> None:
     """On this worker, and where others have mapped it."""
     workers = company(2)
     check(workers, 0)
 
     def sum_of(worker: Worker, size: int, name: str) -> None:
-        plane, gone = worker.plane, worker.data
-        worker.data = plane.arena([Shape("float32", size)], name, instead_of=gone)
-        worker.plane.wait([worker.plane.start(part) for part in worker.data.parts])
+        plane = worker.plane
+        plane.release(worker.data)
+        worker.data = plane.arena([Shape("float32", size)], name)
+        plane.wait([plane.start(part) for part in worker.data.parts])
 
     for size in range(6060, 6063):  # as many pages
         at_once(workers, lambda one, size=size: sum_of(one, size, f"sum/{size}"))

@@ -119,7 +119,19 @@ SESSION: list[_Slip] = [
     (
         "the_memory_of_pages_is_never_given_back",
         "rounds/state_transfer.py",
-        "        if not self._teaches and not self._last:\n            self._arena = None\n",
+        "            self._fabric.release(self._arena)\n            self._arena = None\n",
+        "            pass\n",
+    ),
+    (
+        "the_plane_is_not_told_that_there_are_no_more_pages",
+        "rounds/state_transfer.py",
+        "            self._fabric.release(self._arena)\n",
+        "",
+    ),
+    (
+        "what_a_worker_has_once_not_brought_to_a_page_it_never_brings",
+        "rounds/state_transfer.py",
+        "            arena.weight = 1.0\n",
         "",
     ),
     (
@@ -395,10 +407,10 @@ PLANES: list[_Slip] = [
         "            pass  # Numba",
     ),
     (
-        "an_arena_stays_when_another_one_takes_its_place",
+        "an_arena_that_is_released_stays_for_others_to_find",
         "fabric/planes/shared_memory_plane.py",
-        'for gone in {name, "" if instead_of is None else instead_of.name}:',
-        "for gone in {name}:",
+        "                arena.unshare()  # or others would find it",
+        "                pass  # or others would find it",
     ),
     (
         "messages_between_hosts_are_not_given_up",

@@ -96,6 +96,25 @@ def test_sums_of_squares_are_cut_where_the_reference_cuts_them() -> None:
     assert (loops.LANES, loops.STRETCH) == (reference.LANES, reference.STRETCH)
 
 
+def test_sums_of_whole_numbers_are_exact_and_go_round_at_2_to_the_32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu, "PAST_CACHE", 4 * 5000)
+    for n in (0, 1, 1001, 5003, loops.BLOCK + 5):
+        for count in (1, 2, 4, 5, 9):
+            rng = np.random.default_rng(n + count)
+            inputs = [rng.integers(2**32, size=n, dtype=np.uint32) for _ in range(count)]
+            scales = [int(one) for one in rng.integers(4, size=count)]
+            expected = sum(
+                one.astype(np.uint64) * np.uint64(scale)
+                for one, scale in zip(inputs, scales, strict=True)
+            )
+            for kernels in cpu, reference:
+                room = np.zeros(n + 3, np.uint32)
+                kernels.scaled_sum(room[3:], inputs, scales)
+                np.testing.assert_array_equal(room[3:], np.array(expected).astype(np.uint32))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sum_of_any_number_of_inputs_is_added_from_left_to_right(dtype: str, kind: str) -> None:

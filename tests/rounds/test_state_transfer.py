@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from spotmpi.arrays.word_view import WordView
-from spotmpi.fabric import Arena, Shape
+from spotmpi.fabric import Arena, DoubleBuffer, Shape
 from spotmpi.fabric.planes.plane import private_arena
+from spotmpi.fabric.solo import SoloFabric
 from spotmpi.rounds import state_transfer
 from spotmpi.rounds.state_transfer import HEAD, StateTransfer
 
@@ -21,10 +22,26 @@ PAGES: weakref.WeakSet[Arena] = weakref.WeakSet()
 """The memory of all pages that anybody has."""
 
 
-def arena(layout: Sequence[Shape]) -> Arena:
-    """As a plane that works in place makes it."""
-    PAGES.add(made := private_arena(layout, in_place=True))
-    return made
+class Rooms(SoloFabric):
+    """Gives arenas as planes do: one without a name sums in place, one with a name weighs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named: list[Arena] = []
+
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
+        """Return an arena, and keep it if it has a name."""
+        PAGES.add(made := private_arena(layout, in_place=not name))
+        if name:
+            made.weighs = True
+            self.named.append(made)
+        return made
+
+    def release(self, arena: Arena) -> None:
+        """Keep an arena with a name no longer."""
+        self.named = [one for one in self.named if one is not arena]
 
 
 class Class:
@@ -45,7 +62,7 @@ class Class:
         chance = np.random.default_rng(worker)
         words = [chance.integers(0, 2**32, size, np.uint32) for size in self.sizes]
         self.state[worker] = [flat.view(np.float32) for flat in words]
-        self.schools[worker] = StateTransfer(worker, WordView(self.state[worker]), arena)
+        self.schools[worker] = StateTransfer(worker, WordView(self.state[worker]), Rooms())
 
     def come(self, worker: int) -> None:
         """A newcomer is admitted, and enrols with what another one says."""
@@ -67,16 +84,18 @@ class Class:
             if one.teaching and one.learns:
                 one.bring_nothing()
             elif one.teaching:
-                due: dict[str, Any] = {"where": seed} if rest and one.rest_due else {}
-                one.bring(full, {"seed": seed}, due)
-        totals = [
-            sum(arena.contributions[0] for arena in arenas)
-            for arenas in zip(*(one.arena for one in schools), strict=True)
-        ]
-        for one in schools:
-            for arena, whole in zip(one.arena, totals, strict=True):
-                arena.results[0][...] = whole
-                arena.turn()
+                one.bring_page(seed, full)
+                one.bring_head({}, {})
+                if one.me == full[0]:
+                    due: dict[str, Any] = {"where": seed} if rest and one.rest_due else {}
+                    one.bring_head({"seed": seed}, due)
+        arenas = [arena for one in schools for arena in one.arena]
+        brought = [arena.contributions for arena in arenas if arena.weight]
+        totals = [sum(flats) for flats in zip(*brought, strict=True)]
+        for arena in arenas:
+            for result, whole in zip(arena.results, totals, strict=True):
+                result[...] = whole
+            arena.turn()
         values = [one.turn() for one in schools]
         assert all(value == values[0] for value in values)
         for one in schools:  # what a step does with every word, whoever knows it
@@ -100,10 +119,12 @@ class Class:
         )
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["small", "shared"])
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices so small that there are several."""
     monkeypatch.setattr(state_transfer, "_LEAST", 1)
+    if request.param == "shared":
+        monkeypatch.setattr(state_transfer, "_SHARED", 1)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
@@ -176,20 +197,33 @@ def test_a_rest_that_finds_no_room_is_left_out_and_the_other_values_are_not() ->
     one = there.schools[0]
     one.admit(5)
     one.open()
-    one.bring((0,), {"a": 1}, {"long": np.random.default_rng(0).bytes(HEAD * 4).hex()})
-    one.arena[0].turn()
+    one.bring_page(0, (0,))
+    one.bring_head({"a": 1}, {"long": np.random.default_rng(0).bytes(HEAD * 4).hex()})
+    (arena,) = one.arena
+    arena.results[1][...] = arena.contributions[1]
+    arena.turn()
     assert one.turn() == {"a": 1}
 
 
-def test_only_the_first_of_those_who_know_brings_the_values() -> None:
+def test_a_page_that_may_be_under_way_is_brought_again_only_among_other_members() -> None:
     there = Class(2)
-    for one in there.schools.values():
-        one.admit(5)
-        one.open()
-        one.bring((0, 1), {"a": 1}, {})
-    first, second = (one.arena[0].contributions[0][:HEAD] for one in there.schools.values())
-    assert first.any()
-    assert not second.any()
+    one = there.schools[0]
+    one.admit(5)
+    one.open()
+    one.bring_page(3, (0, 1))
+    (arena,) = one.arena
+    page = arena.contributions[0].view(np.uint32)
+    piece = page.copy()
+    assert piece.any()
+    page[...] = 7
+    one.bring_page(3, (0, 1))
+    assert (page == 7).all()
+    one.bring_page(4, (0,))
+    assert (page[: len(piece) // 2] == piece[: len(piece) // 2]).all()
+    assert not (page == 7).any()
+    one.open()
+    one.bring_page(4, (0, 1))
+    assert (page == piece).all()
 
 
 def test_a_page_goes_with_a_round_that_some_have_begun_before_its_only_learner_was_lost() -> None:

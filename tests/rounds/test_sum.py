@@ -112,20 +112,23 @@ def test_the_first_worker_dies_at_any_event_of_it(tmp_path: Path, seed: int) -> 
 def test_memory_of_the_last_sums_is_kept_and_no_more(
     trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
+    made, released = list[str](), list[int]()
     kept = trainer._participant._exchange.memory
-    arena_of = kept._arena_of
+    arena_of = kept._fabric.arena
 
-    def make(layout: Any, name: str, instead_of: Any) -> Any:
-        made.append((name, instead_of and instead_of.layout[0].size))
-        return arena_of(layout, name, instead_of=instead_of)
+    def make(layout: Any, name: str) -> Any:
+        made.append(name)
+        return arena_of(layout, name)
 
-    monkeypatch.setattr(kept, "_arena_of", make)
+    monkeypatch.setattr(kept._fabric, "arena", make)
+    monkeypatch.setattr(
+        kept._fabric, "release", lambda arena: released.append(arena.layout[0].size)
+    )
     sizes = [1, 2, 1, 3, 4, 1, 5, 2, 1]
     for size in sizes:
         trainer.sum(np.ones(size))
-    due = [(1, None), (2, None), (3, None), (4, None), (5, 2), (2, 3)]
-    assert made == [(f"sum/float64/{size}/NumPy", gone) for size, gone in due]
+    assert made == [f"sum/float64/{size}/NumPy" for size in (1, 2, 3, 4, 5, 2)]
+    assert released == [2, 3]
     assert len(kept._sums) == memory._MOST_SUMS
 
 

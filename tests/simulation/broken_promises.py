@@ -241,13 +241,14 @@ def a_newcomer_trains_before_it_has_all_parts(patch: Patch) -> None:
 
 
 def a_part_is_not_what_it_was_before_the_round(patch: Patch) -> None:
-    bring = StateTransfer.bring
+    bring = StateTransfer.bring_page
 
-    def bring_late(self: StateTransfer, *given: Any) -> None:
-        bring(self, *given)
-        self._page[-1] += self.me == given[0][-1]
+    def bring_late(self: StateTransfer, generation: int, full: tuple[int, ...]) -> None:
+        bring(self, generation, full)
+        for arena in self.arena:
+            arena.contributions[0][-1] += self.me == full[-1]
 
-    patch.setattr(StateTransfer, "bring", bring_late)
+    patch.setattr(StateTransfer, "bring_page", bring_late)
 
 
 def a_page_goes_with_a_round_as_long_as_somebody_learns(patch: Patch) -> None:

@@ -101,10 +101,13 @@ class MpiFabric(Fabric):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena of the data plane."""
-        return self._plane.arena(layout, name, state, instead_of)
+        return self._plane.arena(layout, name, state)
+
+    def release(self, arena: Arena) -> None:
+        """Have the plane forget this arena."""
+        self._plane.release(arena)
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Return the answer of the data plane."""

@@ -59,22 +59,27 @@ class Devices(Plane):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return an arena on the device, and one on the host beside it, if it has a name and all
         its arrays are of a device; else an arena of the node."""
-        for gone in {name, "" if instead_of is None else instead_of.name}:
-            if (old := self._arenas.pop(gone, None)) is not None:
-                old.close()
-        if isinstance(instead_of, DeviceArena):
-            instead_of = instead_of.host
+        if (old := self._arenas.get(name)) is not None:
+            self.release(old)
         if layout and name and all(shape.backend is DEVICE for shape in layout):
             on_host = [shape._replace(backend=HOST) for shape in layout]
-            host = self.node.arena(on_host, name, instead_of=instead_of)
+            host = self.node.arena(on_host, name)
             self._arenas[name] = made = DeviceArena(layout, host)
             made.name = name
             return made
-        return self.node.arena(layout, name, state, instead_of)
+        return self.node.arena(layout, name, state)
+
+    def release(self, arena: Arena) -> None:
+        """Forget this arena, unless another one has its name by now."""
+        if isinstance(arena, DeviceArena):
+            arena.close()
+            if self._arenas.get(arena.name) is arena:
+                del self._arenas[arena.name]
+            arena = arena.host
+        self.node.release(arena)
 
     def start(self, part: Part) -> Handle:
         """Begin to sum ``part``. Blocks until it is in the memory of the host, if it goes there."""

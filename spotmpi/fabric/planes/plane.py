@@ -264,15 +264,18 @@ class Plane(ABC):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory for rounds of this ``layout``, all zero. Local.
 
         ``name``: the name of an arena for many rounds. In these all workers use the last arena that
         they gave this name. A plane may do more for an arena with a name. ``state``: sums may go
-        right into it. ``instead_of``: an arena of another name, which no worker uses any more: its
-        memory is free with the last reference to it.
+        right into it.
         """
+
+    def release(self, arena: Arena) -> None:
+        """Forget an arena with a name, which no worker uses again: its memory is free with the last
+        reference to it. Local."""
+        return
 
     @abstractmethod
     def start(self, part: Part) -> Handle:

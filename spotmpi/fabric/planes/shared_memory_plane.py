@@ -53,8 +53,8 @@ __all__ = ["SharedMemoryPlane"]
 
 _LOG = logging.getLogger(__name__)
 
-_SUMMED = ("float32", "float64")
-"""The dtypes for which there are kernels."""
+_SUMMED = ("float32", "float64", "uint32")
+"""The dtypes for which there is a kernel that adds up."""
 
 _WORTH_IT = 1024
 """Fewest elements of an array for which it is worth loading Numba, to wait without MPI."""
@@ -151,13 +151,10 @@ class SharedMemoryPlane(Plane):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory that others can read, if it has a name and is worth it."""
-        for gone in {name, "" if instead_of is None else instead_of.name}:
-            old = self._arenas.pop(gone, None)
-            if old is not None and isinstance(old.arena, SharedArena):
-                old.arena.unshare()  # or others would find it, and wait for who uses it no more
+        if (old := self._arenas.get(name)) is not None:
+            self.release(old.arena)
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         # Workers compare layouts, so these are the same on all. Before that, rounds have only
         # unnamed parts and small ones, which go by MPI.
@@ -183,6 +180,14 @@ class SharedMemoryPlane(Plane):
         made.name = name
         self._arenas[name] = NamedArena(made, large)
         return made
+
+    def release(self, arena: Arena) -> None:
+        """Forget this arena, unless another one has its name by now."""
+        named = self._arenas.get(arena.name)
+        if named is not None and named.arena is arena:
+            del self._arenas[arena.name]
+            if isinstance(arena, SharedArena):
+                arena.unshare()  # or others would find it, and wait for who uses it no more
 
     def _shared(
         self, layout: Sequence[Shape], name: str, state: DoubleBuffer | None

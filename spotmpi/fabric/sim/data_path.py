@@ -55,7 +55,6 @@ class DataPath:
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory for rounds."""
         made = private_arena(layout, self._in_place, state)

@@ -26,7 +26,6 @@ class SimulatedFabric(Fabric):
         layout: Sequence[Shape],
         name: str = "",
         state: DoubleBuffer | None = None,
-        instead_of: Arena | None = None,
     ) -> Arena:
         """Return memory that the simulation makes."""
         return self.simulation.data_path.arena(layout, name, state)
