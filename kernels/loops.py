@@ -31,7 +31,7 @@ def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
     """Return the loops for arrays of this dtype; see `cache.compiled`. For whole numbers there are
     only those of `scaled_sum`."""
     flat, words = from_dtype(dtype)[::1], uint32[::1]
-    sums = {
+    sums: cache.Loops = {
         _scaled_sum: (flat, uintp[::1], float64[::1]),
         _scaled_sum_past_cache: (flat, uintp[::1], float64[::1]),
         _address: (flat,),

@@ -1,11 +1,11 @@
 """State for newcomers: pages that go with the rounds, on the side that gives and on the side that
 learns.
 
-While a newcomer learns, each round sums two more arrays: a page and its head. The page holds a slice
-of the registered state, of which every worker that knows the state brings a piece. The head holds a
-few plain values, which the first of these workers brings. The newcomer brings nothing. Whole words
-are added to zeros, so every bit arrives as it was. Both are parts of the round: they are retried,
-repaired and shared like the gradient.
+While a newcomer learns, each round sums two more arrays: a page and its head. The page holds a
+slice of the registered state, of which every worker that knows the state brings a piece. The head
+holds a few plain values, which the first of these workers brings. The newcomer brings nothing.
+Whole words are added to zeros, so every bit arrives as it was. Both are parts of the round: they
+are retried, repaired and shared like the gradient.
 """
 
 from __future__ import annotations

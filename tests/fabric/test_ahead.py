@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import PeersLost
+from spotmpi.fabric.neighbours.shared_memory import Segment
 from spotmpi.fabric.planes import rings
 from spotmpi.fabric.planes.sum_thread import SumThread
 from tests.fabric import test_rings
-from tests.fabric.crew import DATA, LIMIT, Worker, at_once, company, go_on, lose, same
+from tests.fabric.crew import DATA, LIMIT, WORD, Worker, at_once, company, go_on, lose, same
 from tests.fabric.crew import check as check_in_order
 from tests.fabric.crew import expected as sums_in_order
 
@@ -165,18 +166,43 @@ def test_without_threads_in_mpi_all_is_left_to_who_waits() -> None:
     assert same(*found)
 
 
-def test_after_a_change_of_the_members_one_round_is_not_begun_ahead() -> None:
+@crews
+def test_after_a_change_of_the_members_the_first_round_is_begun_ahead_too(crew: Any) -> None:
     """It is yet to be seen whether all share their memory."""
-    workers = company(2)
+    workers, check = crew()
     for worker in workers:
         worker.bring(0)
-        for flat in worker.data.results:
-            flat.fill(np.nan)
     at_once(workers, begin)
-    until(lambda: not threads())
-    assert all(np.isnan(worker.data.results[0]).all() for worker in workers)
+    until(lambda: all(worker.data.results[0].all() for worker in workers))
+    assert len(threads()) == len(workers)
     found = at_once(workers, end)
-    assert same(*found)
+    assert all(same(found[0], other) for other in found)
+    check(workers, 1)
+
+
+@crews
+def test_what_not_all_share_is_left_to_who_waits(
+    crew: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results do not change their place while scripts run."""
+    workers, _ = crew()
+
+    def refuse(self: Segment, size: int) -> None:
+        raise OSError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "__init__", refuse)
+        workers[1].furnish()
+    for worker in workers:
+        worker.bring(0)
+    at_once(workers, begin)
+    # On other hosts they wait for what this host says.
+    until(lambda: len(threads()) == (0 if crew is on_one_host else len(workers) - 1))
+    assert not any(worker.by_mpi_instead for worker in workers)
+    assert all(worker.data.shared for worker in workers if worker is not workers[1])
+    at_once(workers, end)
+    assert all(len(worker.by_mpi_instead) == len(DATA) + len(WORD) for worker in workers)
+    assert not any(getattr(worker.data, "shared", False) for worker in workers)
 
 
 def test_what_the_thread_raises_is_raised_where_it_is_ended() -> None:

@@ -16,7 +16,19 @@ from spotmpi.errors import PeersLost, UsageError
 from spotmpi.fabric.neighbours.shared_memory import PAGE, bytes_of
 from spotmpi.fabric.planes import shared_memory_plane
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
-from tests.fabric.crew import DATA, WORD, Post, Worker, at_once, brought, go_on, lose, meet, same
+from tests.fabric.crew import (
+    DATA,
+    LIMIT,
+    WORD,
+    Post,
+    Worker,
+    at_once,
+    brought,
+    go_on,
+    lose,
+    meet,
+    same,
+)
 
 
 class Mover(Worker):
@@ -132,6 +144,24 @@ def test_all_have_one_state_between_them_at_addresses_that_stay(count: int) -> N
         assert len({place(worker) for worker in workers}) == 1
         assert place(workers[0])[0] != "0"
     assert views == [flat.ctypes.data for worker in workers for flat in worker.state.live]
+
+
+def test_a_state_does_not_change_its_place_while_scripts_run() -> None:
+    """All find it in the first round. In that they wait, and what follows may be begun ahead."""
+    workers = movers(2)
+    places = [place(worker) for worker in workers]
+    for worker in workers:
+        worker.fuse(0)
+        worker.ahead = True
+    at_once(workers, Mover.start)
+    for worker in workers:
+        worker.plane._thread._thread.join(LIMIT)
+        assert not worker.plane._thread._thread.is_alive()
+    assert [place(worker) for worker in workers] == places
+    at_once(workers, lambda worker: worker.plane.wait(worker.handles))
+    for worker in workers:
+        worker.commit()
+    rounds(workers, [1])
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])

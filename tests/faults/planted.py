@@ -407,6 +407,24 @@ PLANES: list[_Slip] = [
         "            pass  # Numba",
     ),
     (
+        "a_state_changes_its_place_while_scripts_run",
+        "fabric/planes/shared_memory_plane.py",
+        " or not arena.reaches_state(call.part):",
+        ":",
+    ),
+    (
+        "an_arena_is_given_up_while_scripts_run",
+        "fabric/planes/shared_memory_plane.py",
+        "        return call.summed\n",
+        "        return call.summed or bool(arena.unshare())\n",
+    ),
+    (
+        "only_the_first_workers_hear_if_all_hosts_share_an_arena",
+        "fabric/planes/rings.py",
+        "            under_way = {self._line.receive(first, ring, agreeing)}\n",
+        "            under_way = set()\n            agreeing[0] = len(self._hosts)\n",
+    ),
+    (
         "an_arena_that_is_released_stays_for_others_to_find",
         "fabric/planes/shared_memory_plane.py",
         "                arena.unshare()  # or others would find it",

@@ -92,6 +92,20 @@ class Rings:
         _add_up([(one, 1.0) for one in seen], result)
         self._rooms += rooms
 
+    def all_agree(self, flag: bool) -> bool:
+        """Return True if ``flag`` is true on all hosts; it is the same for all workers of one.
+        Collective. Raises PeersLost."""
+        own, agreeing = HOST.zeros("float64", 1), HOST.zeros("float64", 1)
+        own[0] = flag
+        self.by_firsts([(own, 1.0)], agreeing)
+        ring, (first, *others) = max(self.per_host), self._hosts[self._host]
+        if self.leads:
+            under_way = {self._line.send(other, ring, agreeing) for other in others}
+        else:
+            under_way = {self._line.receive(first, ring, agreeing)}
+        self._finish(under_way)
+        return int(agreeing[0]) == len(self._hosts)
+
     def straight(self, brought: Sequence[Brought], result: Buffer) -> None:
         """Add up an array: the sums of the hosts, in their order. Each share of the array comes
         straight to its owner. Otherwise as `sum`."""

@@ -149,10 +149,10 @@ class SharedArena(Arena):
         if part.move is not None and self._shares is not None and self._shares.there:
             part.move(slice(None), [part.result], [1.0])
 
-    def reached(self, bindings: int, part: Part) -> bool:
-        """Return True if all of this host are known to share this arena and what ``part`` needs."""
-        there = self._bindings == bindings and self._sources is not None
-        return there and (part.move is None or self._shares is None or self._shares.there)
+    def reaches_state(self, part: Part) -> bool:
+        """Return True if ``part`` goes into no state, or into one that all of this host are known
+        to share. To find that changes where the state lies, so no script may run meanwhile."""
+        return part.move is None or self._shares is None or self._shares.there
 
     def reaches_all(self, node: Node, part: Part) -> bool:
         """Return True if all of this host share this arena. All must have started a part before."""
@@ -162,7 +162,8 @@ class SharedArena(Arena):
             self._bindings = node.neighbours.bindings
         if self._sources is None:
             return False
-        if part.move is not None and self._shares is not None and not self._shares.there:
+        if not self.reaches_state(part):
+            assert self._shares is not None
             reach, publish = partial(self._reach, node), node.barrier.publish
             self._shares.find(self._sources.members, reach, publish)
         return True
@@ -225,7 +226,6 @@ class SharedArena(Arena):
         present = node.neighbours.present
         members = [one for header in present if (one := header.entry(self._key)) is not None]
         if len(members) < len(present):
-            self.unshare()
             return None
         found = [one.segment() for one in members]
         reach, size = partial(self._reach, node), self._arrangement.bytes

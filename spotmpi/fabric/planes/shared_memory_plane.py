@@ -245,23 +245,19 @@ class SharedMemoryPlane(Plane):
 
     def _sum_early(self, call: _Call) -> bool:
         """Do this worker's share in the thread. Return False to leave it, and all later parts, to
-        `wait`: if it is not known yet that all share the arena, or if MPI sums."""
+        `wait`: if it is small, if not all share the arena, or if not all are known to share the
+        state that it goes into."""
         named = call.named
         if named is None:
             return False
         arena = named.arena
-        if not (
-            call.number
-            and isinstance(arena, SharedArena)
-            and not arena.small
-            and arena.reached(self.neighbours.bindings, call.part)
-            and (self.rings is None or named.agreed)
-        ):
+        if not isinstance(arena, SharedArena) or arena.small or not arena.reaches_state(call.part):
             return False
         self.barrier.all_ready(call.number)
-        self._sum_of(named, arena, call)
-        call.summed = True
-        return True
+        if self._all_share(named, arena, call.part):
+            self._sum_of(named, arena, call)
+            call.summed = True
+        return call.summed
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """Wait for these in the order in which they were started: the same for all members."""
@@ -323,11 +319,15 @@ class SharedMemoryPlane(Plane):
         MPI has summed the part."""
         named = call.named
         arena = named.arena if named is not None and isinstance(named.arena, SharedArena) else None
-        if call.number:
-            assert named is not None
+        if named is not None:
             self.barrier.all_ready(call.number)
-            if self._sum_shared(named, arena, call):
+            if self._all_share(named, arena, call.part):
+                assert arena is not None
+                self._sum_of(named, arena, call)
                 return arena
+            named.leave_to_mpi(call.part.number)
+            if arena is not None:
+                arena.unshare()
         if call.part.narrowing is not None:
             call.part.narrowing.begin([])
         self._ways.total(call.part)
@@ -335,33 +335,21 @@ class SharedMemoryPlane(Plane):
             arena.whole(call.part)
         return None
 
-    def _sum_shared(self, named: NamedArena, arena: SharedArena | None, call: _Call) -> bool:
-        """Sum a part in memory that all share; return False if not all do."""
-        shared = arena is not None and arena.reaches_all(self, call.part)
-        if self.rings is not None:
-            if named.agreed is None:
-                named.agreed = self._all(shared, self.rings.count)
-            shared = named.agreed
-            if not shared:
-                named.leave_to_mpi(call.part.number)
-        if arena is not None:
-            if shared:
-                self._sum_of(named, arena, call)
-            else:
-                arena.unshare()
-        return shared
+    def _all_share(self, named: NamedArena, arena: SharedArena | None, part: Part) -> bool:
+        """Return True if all members share the arena of a part, which they have started. ``arena``:
+        None if this worker does not. Collective when a part of it is first summed among these
+        members. Raises PeersLost."""
+        shared = arena is not None and arena.reaches_all(self, part)
+        if self.rings is None:
+            return shared
+        if named.agreed is None:
+            named.agreed = self.rings.all_agree(shared)
+        return named.agreed
 
     def _sum_of(self, named: NamedArena, arena: SharedArena, call: _Call) -> None:
         began = time.perf_counter()
         arena.sum(call.part.number, self.rings, call.way, call.part)
         named.took(call.part.number, time.perf_counter() - began)
-
-    def _all(self, flag: bool, members: int) -> bool:
-        """Return True if ``flag`` is true on all; ``members``: how many they are. Collective."""
-        word = HOST.zeros("float64", 1)
-        word[0] = flag
-        self._ways.total(Part(word, word))
-        return int(word[0]) == members
 
     def _hopeless(self) -> bool:
         """Return True if a worker that waits for others must leave off."""
