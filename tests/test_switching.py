@@ -443,8 +443,8 @@ def test_memory_for_what_workers_tell_of_their_paces_is_there_before_they_do(
         made.append(name)
         return fabric.arena(layout, name, state)
 
-    WorkerTables(arena, training)
-    assert ("paces" in made) == tells
+    WorkerTables(arena, training, lambda: 5)
+    assert ("paces/8" in made) == tells
 
 
 def test_what_an_optimizer_remembers_begins_anew_only_where_workers_had_their_own() -> None:

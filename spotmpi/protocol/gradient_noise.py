@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from spotmpi.protocol import tables
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["WORDS", "Lengths", "Noise", "estimated", "read", "write"]
+__all__ = ["WIDTH", "Lengths", "Noise", "estimated", "read", "write"]
 
 
 class Lengths(NamedTuple):
@@ -34,8 +34,8 @@ class Lengths(NamedTuple):
     """Elements of the mean gradient that this worker summed."""
 
 
-WORDS = tables.words(len(Lengths._fields))
-"""Size of a table, in float64."""
+WIDTH = 1 + len(Lengths._fields)
+"""Numbers of a table's row."""
 
 
 def write(table: Any, place: int, worker: WorkerId, lengths: Lengths | None) -> None:
@@ -47,7 +47,7 @@ def read(table: Any) -> list[Lengths]:
     """Return the lengths of all workers, from the sum of all tables."""
     return [
         Lengths(int(samples), own, int(whole), mean, int(elements))
-        for _, (samples, own, whole, mean, elements) in tables.rows(table)
+        for _, (samples, own, whole, mean, elements) in tables.read(table, WIDTH)
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from spotmpi.protocol import tables
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["WORDS", "Pace", "all_of", "furthest", "paces", "read", "write"]
+__all__ = ["WIDTH", "Pace", "all_of", "furthest", "paces", "read", "write"]
 
 _LEAST = 1e-9
 """Fewest seconds that a worker's steps count for."""
@@ -40,8 +40,8 @@ class Pace(NamedTuple):
         return self.taken / max(self.seconds, _LEAST) if known else None
 
 
-WORDS = tables.words(len(Pace._fields) - 1)
-"""Size of a table, in float64. All numbers but the seconds are exact in it."""
+WIDTH = len(Pace._fields)
+"""Numbers of a table's row. All but the seconds are exact in it."""
 
 
 def write(table: Any, place: int, pace: Pace | None) -> None:
@@ -53,7 +53,7 @@ def read(table: Any) -> list[Pace]:
     """Return the paces of all workers, from the sum of all tables."""
     return [
         Pace(worker, int(dealt), int(taken), int(samples), seconds)
-        for worker, (dealt, taken, samples, seconds) in tables.rows(table)
+        for worker, (dealt, taken, samples, seconds) in tables.read(table, WIDTH)
     ]
 
 

@@ -1,5 +1,9 @@
-"""Tables in which each worker tells some numbers with a round. Pure. A table is an array of
-float64. Each worker fills one row of its own. So the sum of all tables holds what each has told."""
+"""Tables in which each worker tells some numbers with a round. Pure.
+
+A table is an array of float64. Each worker fills one row of its own, so the sum of all tables holds
+what each has told. How many rows there are follows from the last round, of which all know the same:
+some workers may open the next round before they hear of a death, and others after it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,16 @@ from typing import Any
 from spotmpi.errors import UsageError
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["MOST", "check_room", "rows", "words", "write"]
+__all__ = ["MOST", "check_room", "read", "rows_after", "write"]
 
 MOST = 1024
 """Most workers that a table has room for."""
 
 
-def words(numbers: int) -> int:
-    """Return the size of a table in which each worker tells ``numbers`` numbers beside its id."""
-    return MOST * (1 + numbers)
+def rows_after(workers: int) -> int:
+    """Return how many rows a table has after a round of so large a number of ``workers``: one for
+    each, and one for a worker that has come since."""
+    return min(MOST, 1 << workers.bit_length())
 
 
 def check_room(workers: int) -> None:
@@ -41,7 +46,8 @@ def write(table: Any, place: int, worker: WorkerId, told: Sequence[float]) -> No
     table[begin : begin + 1 + len(told)] = [worker + 1, *told]
 
 
-def rows(table: Any) -> list[tuple[WorkerId, list[float]]]:
-    """Return what each worker told, in the order of their places, from the sum of all tables."""
-    found = table.reshape(MOST, -1)
+def read(table: Any, width: int) -> list[tuple[WorkerId, list[float]]]:
+    """Return what each worker told, in the order of their places, from the sum of all tables.
+    ``width``: the numbers of a row, with the worker's id."""
+    found = table.reshape(-1, width)
     return [(int(row[0]) - 1, row[1:]) for row in found[found[:, 0] > 0].tolist()]

@@ -57,11 +57,13 @@ class TrainingExchange:
         fabric, given, channel = context.fabric, context.settings, context.channel
         registry = training.registry
         transfer = StateTransfer(self.me, registry.words(), fabric, training.model.ends)
-        self.tables = WorkerTables(fabric.arena, training)
+        self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
+        self.tables = WorkerTables(
+            fabric.arena, training, lambda: len(self.driver.ledger.contributors)
+        )
         self.memory = RoundMemory(
             fabric, lambda: [training.sync.arena, *self.tables.open()], transfer
         )
-        self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         journal = Journal(context.trace, channel, self.me, lambda: training.sync.strategy.called)
         self.records = StepRecords(context, journal, self.memory, self.turns)

@@ -123,6 +123,12 @@ SESSION: list[_Slip] = [
         "            pass\n",
     ),
     (
+        "tables_have_rows_for_those_who_are_there_now",
+        "training/exchange.py",
+        "lambda: len(self.driver.ledger.contributors)",
+        "lambda: len(self.driver.membership)",
+    ),
+    (
         "the_plane_is_not_told_that_there_are_no_more_pages",
         "rounds/state_transfer.py",
         "            self._fabric.release(self._arena)\n",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spotmpi.protocol.gradient_noise import WORDS, Lengths, Noise, estimated, read, write
+from spotmpi.protocol.gradient_noise import WIDTH, Lengths, Noise, estimated, read, write
 
 SIZE = 400
 
@@ -67,9 +67,9 @@ def test_what_says_too_little_says_nothing() -> None:
 
 def test_a_table_tells_it() -> None:
     known = lengths(np.random.default_rng(5), 0.1, [4, 6])
-    total = np.zeros(WORDS)
+    total = np.zeros(4 * WIDTH)
     for place, one in enumerate([*known, None]):
-        own = np.ones(WORDS)
+        own = np.ones(4 * WIDTH)
         write(own, place, 7, one)
         total += own
     assert read(total) == known

@@ -6,19 +6,16 @@ from collections import Counter
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from hypothesis import given
 
-from spotmpi.errors import UsageError
-from spotmpi.protocol.paces import WORDS, Pace, all_of, furthest, paces, read, write
+from spotmpi.protocol.paces import WIDTH, Pace, all_of, furthest, paces, read, write
 from spotmpi.protocol.sampler import Sampler
-from spotmpi.protocol.tables import MOST
 
 
 def table(*known: Pace) -> np.ndarray:
-    total = np.zeros(WORDS)
+    total = np.zeros(8 * WIDTH)
     for place, one in enumerate(known):
-        own = np.ones(WORDS)
+        own = np.ones(8 * WIDTH)
         write(own, place, one)
         total += own
     return total
@@ -31,16 +28,10 @@ def pace(worker: int, taken: int, seconds: float) -> Pace:
 def test_the_sum_of_all_tables_says_what_each_worker_has_told() -> None:
     known = [Pace(0, 8, 8, 24, 0.25), Pace(7, 9, 2, 5, 1e-3)]
     total = table(*known)
-    nothing = np.ones(WORDS)
+    nothing = np.ones(8 * WIDTH)
     write(nothing, -1, None)
     assert read(total + nothing) == known
-    assert read(np.zeros(WORDS)) == []
-
-
-def test_a_table_has_room_for_so_many_and_says_so() -> None:
-    write(np.zeros(WORDS), MOST - 1, pace(3, 1, 1.0))
-    with pytest.raises(UsageError, match=r"^there are 1025 workers, .* at most 1024: start fewer"):
-        write(np.zeros(WORDS), MOST, pace(3, 1, 1.0))
+    assert read(np.zeros(8 * WIDTH)) == []
 
 
 def test_who_is_five_times_slower_takes_a_fifth() -> None:

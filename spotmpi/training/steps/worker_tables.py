@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotmpi.fabric import Arena, Shape
-from spotmpi.protocol import gradient_noise, paces
+from spotmpi.protocol import gradient_noise, paces, tables
 from spotmpi.protocol.gradient_noise import Lengths
 from spotmpi.protocol.paces import Pace
 from spotmpi.training.state.training_state import TrainingState
@@ -21,53 +21,65 @@ __all__ = ["WorkerTables"]
 class WorkerTables:
     """The tables of the open round of steps, or of the last one."""
 
-    def __init__(self, arena_of: Callable[..., Arena], training: TrainingState[Any]) -> None:
+    def __init__(
+        self,
+        arena_of: Callable[..., Arena],
+        training: TrainingState[Any],
+        workers: Callable[[], int],
+    ) -> None:
+        """``workers``: returns how many took part in the last round, as all know."""
+        self._arena_of = arena_of
         self._training = training
-        self._paces: Arena | None = None
-        """None if no strategy here is asynchronous. It is there from the beginning, so that nobody
-        waits for it when all change to such a strategy."""
+        self._workers = workers
+        self._made: dict[str, Arena] = {}
+        self._paces: list[Arena] = []
+        """The table of paces of the open round, or of the last one, if there is one."""
+        self._survey: list[Arena] = []
+        """The tables of the survey that goes with the open round, or went with the last one."""
+        # From the beginning, so that nobody waits for them when all change to such a strategy, and
+        # no survey measures how long it takes to make them.
         if any(strategy.asynchronous for strategy in training.choice.strategies):
-            self._paces = arena_of([Shape("float64", paces.WORDS)], "paces")
-        self._survey: Arena | None = None
-        """None without a policy. Else it is there from the beginning, too: a survey is not to
-        measure how long it takes to make it."""
+            self._table("paces", paces.WIDTH)
         if training.choice.policy is not None:
-            sizes = paces.WORDS, gradient_noise.WORDS
-            self._survey = arena_of([Shape("float64", size) for size in sizes], "survey")
-        self.asks = False
-        """True if the survey goes with the open round, or went with the last one."""
+            self._table("survey", paces.WIDTH, gradient_noise.WIDTH)
+
+    @property
+    def asks(self) -> bool:
+        """True if a survey goes with the open round, or went with the last one."""
+        return bool(self._survey)
 
     def open(self) -> Sequence[Arena]:
         """Return the arenas of the tables that go with the next round."""
-        self.asks = self._training.sync.surveys
-        return [*self._pace_tables, *self._survey_tables]
+        sync, survey = self._training.sync, (paces.WIDTH, gradient_noise.WIDTH)
+        self._paces = [self._table("paces", paces.WIDTH)] if sync.strategy.asynchronous else []
+        self._survey = [self._table("survey", *survey)] if sync.surveys else []
+        return [*self._paces, *self._survey]
 
-    @property
-    def _pace_tables(self) -> list[Arena]:
-        if self._paces is None or not self._training.sync.strategy.asynchronous:
-            return []
-        return [self._paces]
+    def _table(self, name: str, *widths: int) -> Arena:
+        """Return the arena of tables with rows of these widths, for the next round."""
+        rows = tables.rows_after(self._workers())
+        name = f"{name}/{rows}"
+        if name not in self._made:
+            shapes = [Shape("float64", rows * width) for width in widths]
+            self._made[name] = self._arena_of(shapes, name)
+        return self._made[name]
 
     def tell_pace(self, pace: Pace | None, place: int) -> None:
         """Bring the pace to the open round, if it tells paces. ``place`` < 0: there is none."""
-        for table in self._pace_tables:
+        for table in self._paces:
             table.weight = 1.0
             paces.write(table.contributions[0], place, pace if place >= 0 else None)
 
     @property
     def told_paces(self) -> list[Pace] | None:
         """Paces of all from the last round of steps; None if none are told."""
-        for table in self._pace_tables:
+        for table in self._paces:
             return paces.read(table.record[0])
         return None
 
-    @property
-    def _survey_tables(self) -> list[Arena]:
-        return [] if self._survey is None or not self.asks else [self._survey]
-
     def tell_survey(self, pace: Pace, lengths: Lengths | None, place: int) -> None:
         """Bring how this worker does, if the open round asks. No two workers have one place."""
-        for table in self._survey_tables:
+        for table in self._survey:
             table.weight = 1.0
             does, knows = table.contributions
             paces.write(does, place, pace)
@@ -76,6 +88,6 @@ class WorkerTables:
     @property
     def told_survey(self) -> tuple[list[Pace], list[Lengths]] | None:
         """How all do, and what they know of gradients; None if the last round did not ask."""
-        for table in self._survey_tables:
+        for table in self._survey:
             return paces.read(table.record[0]), gradient_noise.read(table.record[1])
         return None
