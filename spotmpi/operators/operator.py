@@ -98,7 +98,7 @@ class Meeting(Operator):
         parameters. A checkpoint keeps it, and newcomers begin with it. None: the parameters are the
         model of all.
     ``delay``: steps from the making of a contribution to the end of its round, which carries
-        models.
+        models. In these steps nothing may change what all workers agree on: only `apply` may.
     ``fragments``: number of parts of the model that take turns: each round carries one
         (`Step.carried`).
     """

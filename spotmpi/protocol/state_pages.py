@@ -91,10 +91,10 @@ def cut(size: int, usual: int, ends: Sequence[int] | None = None) -> list[tuple[
 _LENGTH = struct.Struct("<Q")
 
 
-def write(page: npt.NDArray[Any], fields: dict[str, Any]) -> bool:
-    """Put plain values on ``page``, an array of zeros. False if they do not fit: it stays zeros."""
+def write(head: npt.NDArray[Any], fields: dict[str, Any]) -> bool:
+    """Put plain values on ``head``, an array of zeros. False if they do not fit: it stays zeros."""
     text = zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
-    found = page.view(np.uint8)
+    found = head.view(np.uint8)
     if _LENGTH.size + len(text) > len(found):
         return False
     found[: _LENGTH.size] = list(_LENGTH.pack(len(text)))
@@ -102,9 +102,9 @@ def write(page: npt.NDArray[Any], fields: dict[str, Any]) -> bool:
     return True
 
 
-def read(page: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return what `write` put on ``page``: an empty dict from a page of zeros."""
-    found = page.view(np.uint8)
+def read(head: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return what `write` put on ``head``: an empty dict from zeros."""
+    found = head.view(np.uint8)
     (length,) = _LENGTH.unpack(found[: _LENGTH.size].tobytes())
     fields: dict[str, Any] = {}
     if length:

@@ -1,7 +1,7 @@
 """The memory of one worker's rounds: the arenas of the open round, and those of the last one.
 
-A usual round carries the arenas that its owner names. While a worker learns it carries a page too,
-right behind the first arena, with which it may start early. A round for the numbers of a mean or a
+A usual round carries the arenas that its owner names. While a worker learns it carries a page too:
+right behind the first arena, so that both may start early. A round for the numbers of a mean or a
 sum, for the value of a `once`, or for what a `gather` brings, carries only that. A round in which
 all wait for the value of a `once` carries nothing. The control word goes with each. All is local.
 """

@@ -291,8 +291,8 @@ class TrainingExchange:
         return self.keeper.keep(steps, complete)
 
     def bring_ahead(self) -> int:
-        """Bring what else there is before the open round's last step. Returns how many of its parts
-        may start now."""
+        """Bring the page, if one goes with the open round, before the round's last step. Return how
+        many parts may start now."""
         membership, transfer = self.driver.membership, self.transfer
         if transfer.teaching:
             self.training.sync.leave()  # as for any round with a page

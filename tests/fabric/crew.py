@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import numpy as np
@@ -246,18 +247,26 @@ def expected(workers: Sequence[Worker], number: int) -> list[Any]:
 
 
 def at_once(workers: Sequence[Worker], what: Callable[[Worker], Any]) -> list[Any]:
-    """Each in a thread of its own. If one fails, the others wait for it no longer."""
+    """Each in a thread of its own. If one fails, or all stand still, none waits any longer."""
+
+    def give_up() -> None:
+        for worker in workers:
+            worker.broken.set()
 
     def attempt(worker: Worker) -> Any:
         try:
             return what(worker)
         except BaseException:
-            for other in workers:
-                other.broken.set()
+            give_up()
             raise
 
     with ThreadPoolExecutor(len(workers)) as pool:
-        return [future.result(LIMIT) for future in [pool.submit(attempt, one) for one in workers]]
+        futures = [pool.submit(attempt, one) for one in workers]
+        try:
+            return [future.result(LIMIT) for future in futures]
+        except FutureTimeoutError:
+            give_up()
+            raise
 
 
 def meet(workers: Sequence[Worker]) -> None:

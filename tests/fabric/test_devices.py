@@ -15,11 +15,14 @@ from spotmpi.fabric import Part, Shape
 from spotmpi.fabric.planes import device_sums, rings, staging
 from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.plane import Ways
+from spotmpi.fabric.planes.shared_arena import SMALL
 from spotmpi.fabric.planes.staging import Staging
+from spotmpi.protocol.host_ring import FIRST, STRAIGHT
 from tests import fake_cupy as cupy
 from tests.fabric import test_rings
 from tests.fabric.crew import (
     DATA,
+    On,
     Worker,
     at_once,
     brought,
@@ -436,3 +439,38 @@ def test_whoever_dies_in_mid_sum_the_others_sum_it_again_without_it(
         assert same(found, sums)
     for number in (2, 3):
         check(survivors, number)
+
+
+@pytest.mark.parametrize("early", [(0, 1), (0,), (1, 2)])
+def test_who_has_begun_nothing_early_waits_for_nobody_who_has(
+    early: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newcomer that learns begins nothing early. A page lies in the memory of the host, behind
+    what lies on the device."""
+    monkeypatch.setattr(
+        On, "ways_of", staticmethod(lambda shape: (FIRST if shape.size <= SMALL else STRAIGHT,))
+    )
+    workers, _ = on_hosts(1, 2)
+    for worker in workers:
+        worker.data = worker.plane.arena([Shape("float32", 20_001, DEVICE)], "model")
+    pages = [worker.plane.arena([Shape("float32", 20_000)], "page") for worker in workers]
+
+    def round_of(worker: Worker) -> list[Any]:
+        parts = [*worker.data.parts, *pages[worker.me].parts, *worker.word.parts]
+        begun = parts[:-1] if worker.me in early else []
+        worker.handles = [worker.plane.start(part) for part in begun]
+        if begun:
+            worker.plane.proceed()
+        worker.handles += [worker.plane.start(part) for part in parts[len(begun) :]]
+        worker.plane.wait(worker.handles)
+        for arena in (worker.data, pages[worker.me], worker.word):
+            arena.turn()
+        return [*worker.record(), *pages[worker.me].record]
+
+    for number in (1, 2, 3):
+        for worker in workers:
+            worker.bring(number)
+            pages[worker.me].contributions[0][:] = number + worker.me
+        found = at_once(workers, round_of)
+        sums = [*test_rings.expected(workers, number), np.full(20_000, 3 * number + 3, np.float32)]
+        assert all(same(one, sums) for one in found)

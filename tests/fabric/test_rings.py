@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from spotmpi.arrays.backend import in_host_memory
 from spotmpi.arrays.narrowing import FORMATS, NARROWED, Narrowing, narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
-from spotmpi.fabric import Shape
+from spotmpi.fabric import Part, Shape
 from spotmpi.fabric.neighbours.shared_memory import Segment
 from spotmpi.fabric.planes import rings
 from spotmpi.fabric.planes.shared_arena import SMALL
@@ -355,11 +356,21 @@ def test_if_one_worker_has_no_memory_to_share_all_hosts_go_by_mpi(
     with monkeypatch.context() as patched:
         patched.setattr(Segment, "__init__", refuse)
         workers[2].furnish()
+    by_mpi, still = Worker.by_mpi, dict[int, bool]()
+
+    def watched(worker: Worker, part: Part) -> None:
+        still.setdefault(worker.me, getattr(worker.data, "shared", False))
+        by_mpi(worker, part)
+
     for worker in workers:
         worker.bring(0)
+        worker.node._ways = worker.node._ways._replace(total=partial(watched, worker))
     at_once(workers, Worker.round)
     for worker in workers:
         assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
+        assert not getattr(worker.data, "shared", False)
+    # Who comes late may look for their memory until it comes to MPI's sum, which waits for all.
+    assert still == {0: True, 1: True, 2: False}
 
 
 def test_what_hosts_do_not_share_is_given_to_each_worker() -> None:

@@ -75,7 +75,7 @@ def test_what_is_to_be_summed_has_its_kernels_at_once(monkeypatch: pytest.Monkey
     alone.plane.arena([Shape("float32", 8)], "few")
     assert not known
     alone.plane.arena([Shape("float32", 8), Shape("float64", 5_000)], "many")
-    assert [*known] == [np.dtype("float64")]
+    assert {*known} == {np.dtype("float64"), np.dtype("uint32")}  # and those of newcomers' pages
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
@@ -242,10 +242,17 @@ def test_what_is_small_beside_something_large_is_shared_as_that_is() -> None:
     check(workers, 1)
 
 
-def test_an_arena_that_was_replaced_is_found_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("released", [False, True])
+def test_an_arena_that_was_replaced_is_found_no_more(
+    released: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even if the next one of its name cannot be shared."""
     workers = company(2)
     check(workers, 0)
+    if released:
+        for worker in workers:
+            worker.plane.release(worker.data)
+            worker.plane.release(worker.word)
 
     def refuse(self: Segment, size: int) -> None:
         raise OSError("no memory")

@@ -413,6 +413,18 @@ PLANES: list[_Slip] = [
         "            pass  # Numba",
     ),
     (
+        "whoever_waits_for_some_sums_waits_for_all",
+        "fabric/planes/shared_memory_plane.py",
+        "            if given > set(handles):\n",
+        "            if not given:\n",
+    ),
+    (
+        "an_arena_is_hidden_before_all_have_looked_for_it",
+        "fabric/planes/shared_memory_plane.py",
+        "                arena.keep_results()  # MPI writes to them\n",
+        "                arena.unshare()\n",
+    ),
+    (
         "a_state_changes_its_place_while_scripts_run",
         "fabric/planes/shared_memory_plane.py",
         " or not arena.reaches_state(call.part):",
@@ -433,8 +445,8 @@ PLANES: list[_Slip] = [
     (
         "an_arena_that_is_released_stays_for_others_to_find",
         "fabric/planes/shared_memory_plane.py",
-        "                arena.unshare()  # or others would find it",
-        "                pass  # or others would find it",
+        "                arena.hide()\n\n    def _shared",
+        "                pass\n\n    def _shared",
     ),
     (
         "messages_between_hosts_are_not_given_up",

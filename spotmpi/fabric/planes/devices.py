@@ -112,7 +112,7 @@ class Devices(Plane):
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """Wait for these parts: first for sums on the device, then for the node's, in the order of
-        their starts. A sum is copied to the device while others make the next one."""
+        their starts. A sum is copied to the device while the node makes the next one."""
         if not (self._near or self._landings):
             self._wait(handles)
             return

@@ -93,8 +93,8 @@ class Rings:
         self._rooms += rooms
 
     def all_agree(self, flag: bool) -> bool:
-        """Return True if ``flag`` is true on all hosts; it is the same for all workers of one.
-        Collective. Raises PeersLost."""
+        """Return True if ``flag`` is true on all hosts. Workers of one host give the same one, so
+        the first worker speaks for them. Collective. Raises PeersLost."""
         own, agreeing = HOST.zeros("float64", 1), HOST.zeros("float64", 1)
         own[0] = flag
         self.by_firsts([(own, 1.0)], agreeing)

@@ -151,7 +151,7 @@ class SharedArena(Arena):
 
     def reaches_state(self, part: Part) -> bool:
         """Return True if ``part`` goes into no state, or into one that all of this host are known
-        to share. To find that changes where the state lies, so no script may run meanwhile."""
+        to share. To find such a state changes its place, so no script may run meanwhile."""
         return part.move is None or self._shares is None or self._shares.there
 
     def reaches_all(self, node: Node, part: Part) -> bool:
@@ -207,15 +207,24 @@ class SharedArena(Arena):
         assert self._sources is not None
         self.results[number][:] = self._sources.told[number]
 
-    def unshare(self) -> None:
-        """Share no contributions and results any more, now and later. A state that is shared stays
-        so until `leave`."""
+    def hide(self) -> None:
+        """Have others find this arena no more, now and later. A state that is shared stays so until
+        `leave`."""
         if self._entry is not None:
             self._entry.clear()
             self._entry = None
             if self._shares is not None:
                 self._shares.hide()
+
+    def keep_results(self) -> None:
+        """Have results of this worker's own, with the present content. Others may still look for
+        the arena."""
         self._common.unshare()
+
+    def unshare(self) -> None:
+        """Share no contributions and results any more."""
+        self.hide()
+        self.keep_results()
 
     def _reach(self, node: Node, found: Found) -> Segment:
         return node.reached(found, self._length)

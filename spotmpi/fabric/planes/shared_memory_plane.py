@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.arrays.word_view import WordView
 from spotmpi.errors import PeersLost, SpotmpiError
 from spotmpi.fabric.neighbours.neighbours import Neighbours
 from spotmpi.fabric.neighbours.shared_header import SharedHeader, key_of
@@ -153,8 +154,9 @@ class SharedMemoryPlane(Plane):
         state: DoubleBuffer | None = None,
     ) -> Arena:
         """Return memory that others can read, if it has a name and is worth it."""
-        if (old := self._arenas.get(name)) is not None:
-            self.release(old.arena)
+        old = self._arenas.pop(name, None)
+        if old is not None and isinstance(old.arena, SharedArena):
+            old.arena.unshare()  # or others would find it, and wait for who uses it no more
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         # Workers compare layouts, so these are the same on all. Before that, rounds have only
         # unnamed parts and small ones, which go by MPI.
@@ -163,6 +165,7 @@ class SharedMemoryPlane(Plane):
         large = any(shape.size >= _WORTH_IT for shape in layout)
         if large:
             self.barrier.load()
+            cpu.warm(WordView.dtype)  # for pages: all would wait for it when a newcomer comes
         else:
             state = None  # Numba is loaded here or is not: so not all would fuse an update
         made = None
@@ -187,7 +190,7 @@ class SharedMemoryPlane(Plane):
         if named is not None and named.arena is arena:
             del self._arenas[arena.name]
             if isinstance(arena, SharedArena):
-                arena.unshare()  # or others would find it, and wait for who uses it no more
+                arena.hide()
 
     def _shared(
         self, layout: Sequence[Shape], name: str, state: DoubleBuffer | None
@@ -245,8 +248,8 @@ class SharedMemoryPlane(Plane):
 
     def _sum_early(self, call: _Call) -> bool:
         """Do this worker's share in the thread. Return False to leave it, and all later parts, to
-        `wait`: if it is small, if not all share the arena, or if not all are known to share the
-        state that it goes into."""
+        `wait`: if it is small, if its arena has no name or not all share it, or if not all are
+        known to share the state that it goes into."""
         named = call.named
         if named is None:
             return False
@@ -260,10 +263,16 @@ class SharedMemoryPlane(Plane):
         return call.summed
 
     def wait(self, handles: Sequence[Handle]) -> None:
-        """Wait for these in the order in which they were started: the same for all members."""
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            thread.end()
+        """Wait for these in the order in which they were started: the same for all members. The
+        thread goes on with others that it was given."""
+        if (thread := self._thread) is not None:
+            given = {handle for handle in self._started if handle <= self._handed}
+            calls = [self._started[handle] for handle in handles]
+            if given > set(handles):
+                thread.until(lambda: all(call.summed for call in calls))
+            else:
+                self._thread = None
+                thread.end()
         last, to_take = 0, list[tuple[SharedArena, int]]()
         for handle in sorted(handles):
             call = self._started[handle]
@@ -280,9 +289,10 @@ class SharedMemoryPlane(Plane):
             if not self.rings.leads:
                 for arena, number in to_take:
                     arena.take(number)
-            # Sorted, as it is collective: members may have made their arenas in different orders.
-            for _, named in sorted(self._arenas.items()):
-                named.choose(self.rings, self._ways.total)
+            if not self._started:  # else only some threads may have gone so far
+                # Sorted, as it is collective: members may have made arenas in different orders.
+                for _, named in sorted(self._arenas.items()):
+                    named.choose(self.rings, self._ways.total)
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Forget these, and end the thread: nothing else is done outside `wait`. Messages under way
@@ -327,11 +337,12 @@ class SharedMemoryPlane(Plane):
                 return arena
             named.leave_to_mpi(call.part.number)
             if arena is not None:
-                arena.unshare()
+                arena.keep_results()  # MPI writes to them
         if call.part.narrowing is not None:
             call.part.narrowing.begin([])
         self._ways.total(call.part)
         if arena is not None:
+            arena.hide()  # and not before: neighbours may not have looked for it yet
             arena.whole(call.part)
         return None
 

@@ -24,12 +24,23 @@ class SumThread(Generic[T]):
         """The exception that ``work`` has raised."""
         self.halted = False
         """True if the caller wants the thread to end. ``work`` must look at this while it waits."""
+        self._news = threading.Condition()
+        self._over = False
+        """True if the thread does nothing more."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def give(self, one: T) -> None:
         """Give the thread one more item."""
         self._given.put(one)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Wait until what the thread has done makes ``done`` true, or until it does nothing more.
+        The thread goes on. Raises what ``work`` raised."""
+        with self._news:
+            self._news.wait_for(lambda: done() or self._over)
+        if self.failure is not None:
+            raise self.failure
 
     def end(self) -> None:
         """Wait until the thread has done all that it can. Raises what ``work`` raised."""
@@ -47,6 +58,10 @@ class SumThread(Generic[T]):
     def _run(self) -> None:
         try:
             while not self.halted and (one := self._given.get()) is not None and self._work(one):
-                pass
+                with self._news:
+                    self._news.notify()
         except Exception as failure:  # noqa: BLE001 -- its caller raises it
             self.failure = failure
+        with self._news:
+            self._over = True
+            self._news.notify()

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from spotmpi.arrays.backend import backend_of
+from spotmpi.arrays.word_view import WORDS_OF
 from spotmpi.fabric import Between, Part
-from spotmpi.fabric.neighbours.shared_memory import bytes_of
 from spotmpi.fabric.sim.collectives import Data, Place
 from spotmpi.fabric.sim.workers import Workers
 from spotmpi.protocol.host_ring import RING, STRAIGHT, carried
@@ -73,7 +73,7 @@ class Ways:
             chance = random.Random(f"{data.members}/{place}")
             times = [[chance.random() for _ in data.members] for _ in range(trial.rounds)]
             dtype, (size,) = backend_of(part.result).describe(part.result)
-            trial.choose(bytes_of(dtype, size), times)
+            trial.choose(4 * WORDS_OF.get(dtype, 1) * size, times)
         return trial.way(begun - 1)
 
 
