@@ -88,11 +88,11 @@ def surveys_after_changes(result: Result) -> list[int]:
 
 
 def test_surveys_come_early_after_a_change_and_then_seldom(tmp_path: Path) -> None:
-    calm = decided(tmp_path, Schedule({0: SSGD(), 10: LOCAL}))
-    result = replace(calm, samples=600).run()
+    calm = decided(tmp_path, Schedule({0: SSGD(), 20: LOCAL}))
+    result = replace(calm, samples=900).run()
     (change,) = (one["step"] for one in result.of("strategy"))
-    assert change == 17  # it is decided after step 16, and heard with the next
-    assert surveys_after_changes(result)[:4] == [2, 4, 8, 16]
+    assert change == 33  # it is decided after step 32, and heard with the next
+    assert surveys_after_changes(result)[:9] == [2, 4, 6, 8, 10, 12, 14, 16, 32]
     after = [one["step"] - change for one in result.of("survey") if one["step"] > change]
     # Rounds of 3 steps: the second, the fourth, and then every fifth.
     assert after[:6] == [6, 12, 15, 30, 45, 60]

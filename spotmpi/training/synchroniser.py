@@ -25,7 +25,7 @@ P = TypeVar("P")
 
 _SURVEY = 16
 """Steps from one survey to the next, or the steps of a round if it has more. After a change of the
-strategy the first surveys come earlier: slow steps must not make every trial a long one."""
+strategy every second round has a survey until then: slow steps must not make every trial long."""
 
 
 class Result(NamedTuple):
@@ -112,13 +112,12 @@ class Synchroniser(Generic[P]):
     @property
     def surveys(self) -> bool:
         """True if workers say how they do in the open round of steps, or in the next one. They do
-        so in the second round with a strategy, and then in each that doubles the number of rounds,
-        until there are `_SURVEY` steps from one to the next."""
+        so in every second round with a strategy, and less often after `_SURVEY` steps."""
         if not self._surveyed:
             return False
         number = self._progress.rounds - self.since + 1
         most = max(1, _SURVEY // self.strategy.every)
-        return number % most == 0 or (1 < number < most and not number & (number - 1))
+        return number % most == 0 or (number < most and number % 2 == 0)
 
     @property
     def _measures(self) -> bool:
