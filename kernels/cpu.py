@@ -57,11 +57,10 @@ remain there until it is read (`bench kernels`)."""
 
 
 def warm(*dtypes: str) -> None:
-    """Load or compile every kernel for these dtypes (for all, if none is given), except those
-    that narrow. It blocks for seconds on the very first start.
+    """Load or compile the kernels for these dtypes (for all, if none is given), except those that
+    narrow. It blocks for seconds the first time on a machine, and for milliseconds later.
 
-    A process that starts many workers calls it once before, so that they do not wait for each
-    other. A process that must not wait in the middle of something calls it as well.
+    A process that must not wait in the middle of something calls it before.
     """
     for dtype in dtypes or _SUMMED:
         _KERNELS[np.dtype(dtype)]

@@ -72,8 +72,8 @@ def exchange(total: Array, own: Array, x: Array) -> None:
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
     """out = scales[0] * inputs[0] + scales[1] * inputs[1] + ..., from left to right.
 
-    One input or more; none may overlap ``out``. The arrays may also be uint32. Then scales are
-    whole numbers from 0 on, and sums are mod 2**32.
+    One input or more; none may overlap ``out``. On CPUs the arrays may also be uint32. Then
+    scales are whole numbers from 0 on, and sums are mod 2**32.
     """
     real = out.dtype.type
     out[...] = real(scales[0]) * inputs[0]

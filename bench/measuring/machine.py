@@ -30,7 +30,7 @@ def describe(gpu: bool = False) -> dict[str, Any]:
     mpi = search(os.environ).found
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "argv": [Path(one).name if os.sep in one else one for one in sys.argv[1:]],
+        "argv": [Path(one).name if os.path.isabs(one) else one for one in sys.argv[1:]],
         "machine": {
             "cpu": _field("/proc/cpuinfo", "model name") or platform.processor(),
             "cores": cores(),

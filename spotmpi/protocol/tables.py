@@ -1,8 +1,9 @@
 """Tables in which each worker tells some numbers with a round. Pure.
 
 A table is an array of float64. Each worker fills one row of its own, so the sum of all tables holds
-what each has told. How many rows there are follows from the last round, of which all know the same:
-some workers may open the next round before they hear of a death, and others after it.
+what each has told. All tables of a round have as many rows. So the number of rows follows from who
+took part in the last committed round, and not from who is there now: some workers hear of a death
+before they open the next round, and others after that.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ MOST = 1024
 
 
 def rows_after(workers: int) -> int:
-    """Return how many rows a table has after a round of so large a number of ``workers``: one for
-    each, and one for a worker that has come since."""
+    """Return the number of rows of a table, if this number of ``workers`` took part in the last
+    round: at least one for each of them, and one for a newcomer."""
     return min(MOST, 1 << workers.bit_length())
 
 

@@ -150,8 +150,8 @@ class StateTransfer:
             arena.bring_nothing()
 
     def bring_page(self, generation: int, full: Sequence[WorkerId]) -> None:
-        """Bring this worker's piece of the page, if there is one, among the members of this
-        ``generation``. Does nothing if that is done: the page may be under way."""
+        """Bring this worker's piece of the page, among the members of this ``generation``. Does
+        nothing if that is done: the page may be under way."""
         if self._brought_for == generation:
             return
         self._brought_for = generation

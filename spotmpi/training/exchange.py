@@ -293,11 +293,11 @@ class TrainingExchange:
     def bring_ahead(self) -> int:
         """Bring the page, if one goes with the open round, before the round's last step. Return how
         many parts may start now."""
-        membership, transfer = self.driver.membership, self.transfer
+        membership, transfer, sync = self.driver.membership, self.transfer, self.training.sync
         if transfer.teaching:
-            self.training.sync.leave()  # as for any round with a page
-        transfer.bring_page(membership.generation, transfer.full(membership.ids))
-        return len(self.training.sync.arena.parts) + transfer.teaching
+            sync.leave()  # now, and not in `prepare`: it changes the place of what is under way
+            transfer.bring_page(membership.generation, transfer.full(membership.ids))
+        return len(sync.arena.parts) + transfer.teaching
 
     def _teach(self, membership: Membership) -> None:
         """Bring this worker's part of the page, and what a step's result is to be applied with."""

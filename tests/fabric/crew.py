@@ -6,17 +6,20 @@ import functools
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from spotmpi.arrays.backend import HOST, backend_of, in_host_memory
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Shape
+from spotmpi.fabric.neighbours.shared_memory import Segment
 from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.plane import Line, Ways
 from spotmpi.fabric.planes.shared_arena import SMALL
@@ -284,6 +287,18 @@ def company(count: int) -> list[Worker]:
     for worker in workers:
         worker.furnish()
     return workers
+
+
+@contextmanager
+def no_memory_to_share() -> Iterator[None]:
+    """Whoever makes an arena meanwhile cannot share it."""
+
+    def refuse(self: Segment, size: int) -> None:
+        raise OSError("no memory")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Segment, "__init__", refuse)
+        yield
 
 
 def same(some: Sequence[Any], others: Sequence[Any]) -> bool:

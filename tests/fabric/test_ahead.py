@@ -12,11 +12,21 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.neighbours.shared_memory import Segment
 from spotmpi.fabric.planes import rings
 from spotmpi.fabric.planes.sum_thread import SumThread
 from tests.fabric import test_rings
-from tests.fabric.crew import DATA, LIMIT, WORD, Worker, at_once, company, go_on, lose, same
+from tests.fabric.crew import (
+    DATA,
+    LIMIT,
+    WORD,
+    Worker,
+    at_once,
+    company,
+    go_on,
+    lose,
+    no_memory_to_share,
+    same,
+)
 from tests.fabric.crew import check as check_in_order
 from tests.fabric.crew import expected as sums_in_order
 
@@ -181,17 +191,11 @@ def test_after_a_change_of_the_members_the_first_round_is_begun_ahead_too(crew: 
 
 
 @crews
-def test_what_not_all_share_is_left_to_who_waits(
-    crew: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_not_all_share_is_left_to_who_waits(crew: Any) -> None:
     """Results do not change their place while scripts run."""
     workers, _ = crew()
 
-    def refuse(self: Segment, size: int) -> None:
-        raise OSError("no memory")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Segment, "__init__", refuse)
+    with no_memory_to_share():
         workers[1].furnish()
     for worker in workers:
         worker.bring(0)

@@ -13,7 +13,6 @@ from spotmpi.arrays.backend import in_host_memory
 from spotmpi.arrays.narrowing import FORMATS, NARROWED, Narrowing, narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.fabric import Part, Shape
-from spotmpi.fabric.neighbours.shared_memory import Segment
 from spotmpi.fabric.planes import rings
 from spotmpi.fabric.planes.shared_arena import SMALL
 from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
@@ -31,6 +30,7 @@ from tests.fabric.crew import (
     lose,
     lost,
     meet,
+    no_memory_to_share,
     same,
 )
 
@@ -345,16 +345,10 @@ def test_when_one_host_is_left_its_workers_go_on_in_memory() -> None:
     assert not any(worker.by_mpi_instead for worker in workers)
 
 
-def test_if_one_worker_has_no_memory_to_share_all_hosts_go_by_mpi(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_if_one_worker_has_no_memory_to_share_all_hosts_go_by_mpi() -> None:
     workers = company(1, 2)
 
-    def refuse(self: Segment, size: int) -> None:
-        raise OSError("no memory")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Segment, "__init__", refuse)
+    with no_memory_to_share():
         workers[2].furnish()
     by_mpi, still = Worker.by_mpi, dict[int, bool]()
 

@@ -38,6 +38,7 @@ from tests.fabric.crew import (
     lose,
     lost,
     meet,
+    no_memory_to_share,
     same,
 )
 
@@ -198,18 +199,14 @@ def test_members_that_cannot_reach_each_other_go_by_mpi() -> None:
     assert workers[1].data.record[0][5] == -1
 
 
-def test_if_one_has_no_memory_to_share_all_go_by_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_one_has_no_memory_to_share_all_go_by_mpi() -> None:
     """And none waits for one who shares nothing."""
     workers = [Worker(me) for me in range(3)]
     meet(workers)
     workers[0].furnish()
     workers[2].furnish()
 
-    def refuse(self: Segment, size: int) -> None:
-        raise OSError("no memory")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Segment, "__init__", refuse)
+    with no_memory_to_share():
         workers[1].furnish()
     for worker in workers:
         worker.bring(0)
@@ -243,9 +240,7 @@ def test_what_is_small_beside_something_large_is_shared_as_that_is() -> None:
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_an_arena_that_was_replaced_is_found_no_more(
-    released: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arena_that_was_replaced_is_found_no_more(released: bool) -> None:
     """Not even if the next one of its name cannot be shared."""
     workers = company(2)
     check(workers, 0)
@@ -254,12 +249,8 @@ def test_an_arena_that_was_replaced_is_found_no_more(
             worker.plane.release(worker.data)
             worker.plane.release(worker.word)
 
-    def refuse(self: Segment, size: int) -> None:
-        raise OSError("no memory")
-
     workers[0].furnish()
-    with monkeypatch.context() as patched:
-        patched.setattr(Segment, "__init__", refuse)
+    with no_memory_to_share():
         workers[1].furnish()
     for worker in workers:
         worker.bring(0)

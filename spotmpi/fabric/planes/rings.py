@@ -74,12 +74,17 @@ class Rings:
         """True if this worker is the first of its host."""
         return self._place == 0
 
+    @property
+    def _beside(self) -> int:
+        """The ring of messages that belong to no slice."""
+        return max(self.per_host)
+
     def by_firsts(self, brought: Sequence[Brought], result: Buffer) -> None:
         """Add up an array that fits into a message: the sums of the hosts, in their order.
         Collective over the first workers of all hosts; others do nothing. Raises PeersLost."""
         if not self.leads:
             return
-        ring, size = max(self.per_host), len(result)
+        ring, size = self._beside, len(result)
         rooms = [_taken_from(self._rooms) for _ in self._hosts]
         seen = [room.view(result.dtype)[:size] for room in rooms]
         _add_up(brought, seen[self._host])
@@ -98,7 +103,7 @@ class Rings:
         own, agreeing = HOST.zeros("float64", 1), HOST.zeros("float64", 1)
         own[0] = flag
         self.by_firsts([(own, 1.0)], agreeing)
-        ring, (first, *others) = max(self.per_host), self._hosts[self._host]
+        ring, (first, *others) = self._beside, self._hosts[self._host]
         if self.leads:
             under_way = {self._line.send(other, ring, agreeing) for other in others}
         else:

@@ -17,6 +17,9 @@ from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["WorkerTables"]
 
+_SURVEY = paces.WIDTH, gradient_noise.WIDTH
+"""Numbers of a row in the two tables of a survey."""
+
 
 class WorkerTables:
     """The tables of the open round of steps, or of the last one."""
@@ -27,7 +30,7 @@ class WorkerTables:
         training: TrainingState[Any],
         workers: Callable[[], int],
     ) -> None:
-        """``workers``: returns how many took part in the last round, as all know."""
+        """``workers``: returns how many took part in the last round; the same on all."""
         self._arena_of = arena_of
         self._training = training
         self._workers = workers
@@ -41,7 +44,7 @@ class WorkerTables:
         if any(strategy.asynchronous for strategy in training.choice.strategies):
             self._table("paces", paces.WIDTH)
         if training.choice.policy is not None:
-            self._table("survey", paces.WIDTH, gradient_noise.WIDTH)
+            self._table("survey", *_SURVEY)
 
     @property
     def asks(self) -> bool:
@@ -50,9 +53,9 @@ class WorkerTables:
 
     def open(self) -> Sequence[Arena]:
         """Return the arenas of the tables that go with the next round."""
-        sync, survey = self._training.sync, (paces.WIDTH, gradient_noise.WIDTH)
+        sync = self._training.sync
         self._paces = [self._table("paces", paces.WIDTH)] if sync.strategy.asynchronous else []
-        self._survey = [self._table("survey", *survey)] if sync.surveys else []
+        self._survey = [self._table("survey", *_SURVEY)] if sync.surveys else []
         return [*self._paces, *self._survey]
 
     def _table(self, name: str, *widths: int) -> Arena:
