@@ -1,11 +1,12 @@
 """Rounds that survive revocations: the driver runs the protocol and the ledger on a fabric.
 
 A round has these stages: bring contributions, start the parts, start the control word, wait for all
-of them, commit. Parts may start before all contributions are there. Then the round is opened first,
-and a loss that is met meanwhile waits until the rest is there. If a peer is lost, the driver gives
-up what it has started, and goes through the door (`recovery`) with its progress frozen. Then it
-does what the ledger says: it sums the same arrays again, or takes the record of the workers that
-have committed already. `round` always returns with the round committed, once, alike on all workers.
+of them, commit. Some of this may start before its time, while the script computes. Then the round
+is opened first, and a loss that is met meanwhile waits until the round is due. If a peer is lost,
+the driver gives up what it has started, and goes through the door (`recovery`) with its progress
+frozen. Then it does what the ledger says: it sums the same arrays again, or takes the record of the
+workers that have committed already. `round` always returns with the round committed, once, alike on
+all workers.
 """
 
 from __future__ import annotations
@@ -170,25 +171,36 @@ class Driver:
 
     @property
     def started(self) -> int:
-        """Number of parts of the open round that are under way."""
+        """Number of parts of the open round that are under way, its control word included."""
         return len(self._started)
 
-    def start(self, parts: int) -> Steps[None]:
+    def start(self, parts: int | None) -> Steps[None]:
         """Start the first ``parts`` parts of the open round, but for those under way, and return.
+        None: all of them, and the control word. Others may commit the round then, before `round` is
+        called here.
 
-        For contributions that are there before the others. A loss is told to all workers, and
+        For contributions that are there before the round is due. A loss is told to all workers, and
         recovery is left to `round`: a recovery waits for this worker, which may still have much to
         do.
         """
-        if self._met_loss or parts <= self.started:
+        if self._met_loss or (parts is not None and parts <= self.started):
             return
         try:
-            for part in self._exchange.memory.parts[self.started : parts]:
-                self._started.append((yield Start(part)))
+            yield from self._start(parts)
             yield Proceed()
         except PeersLost:
             self._met_loss = True
             yield Revoke()
+
+    def _start(self, parts: int | None) -> Steps[None]:
+        """Start these, but for those under way. Raises PeersLost."""
+        memory = self._exchange.memory
+        all_parts = memory.parts
+        for part in all_parts[self.started : parts]:
+            self._started.append((yield Start(part)))
+        if parts is None and self.started == len(all_parts):
+            self._exchange.speak(self.membership)
+            self._started.append((yield Start(memory.word)))
 
     def round(self) -> Steps[None]:
         """Sum what all members bring, and commit the round, even if workers die. It is the open
@@ -200,15 +212,11 @@ class Driver:
         while self.ledger.open:
             exchange.prepare(self.membership)
             entered = self._clock()
-            started = self._started
             try:
                 if self._met_loss:
                     raise PeersLost("a peer was lost after the round had begun")
-                for part in exchange.memory.parts[self.started :]:
-                    started.append((yield Start(part)))
-                exchange.speak(self.membership)
-                started.append((yield Start(exchange.memory.word)))
-                yield Wait(started)
+                yield from self._start(None)
+                yield Wait(self._started)
             except PeersLost:
                 yield from self._recover(entered, self._let_go())
             else:

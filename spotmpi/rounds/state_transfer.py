@@ -51,9 +51,9 @@ class StateTransfer:
         self._fabric = fabric
         self._arena: Arena | None = None
         """The memory of a page and a head, while they are needed."""
-        self._brought_for = -1
-        """The generation among whose members this worker has brought its piece of the open round's
-        page."""
+        self._page_for = self._head_for = -1
+        """The generations among whose members this worker has brought its piece of the open round's
+        page, and its head."""
         self._teaches = False
         self._open = self._last = False
         """True if a page goes with the open round, or went with the last one (`_last`)."""
@@ -137,7 +137,7 @@ class StateTransfer:
         round.
         """
         self._open = self._teaches
-        self._brought_for = -1
+        self._page_for = self._head_for = -1
 
     @property
     def arena(self) -> Sequence[Arena]:
@@ -152,9 +152,9 @@ class StateTransfer:
     def bring_page(self, generation: int, full: Sequence[WorkerId]) -> None:
         """Bring this worker's piece of the page, among the members of this ``generation``. Does
         nothing if that is done: the page may be under way."""
-        if self._brought_for == generation:
+        if self._page_for == generation:
             return
-        self._brought_for = generation
+        self._page_for = generation
         for arena in self.arena:
             arena.weight = 1.0
             page = arena.contributions[0]
@@ -164,11 +164,15 @@ class StateTransfer:
                 begin, end = rank * len(part) // many, (rank + 1) * len(part) // many
                 self._words.read(start + begin, part[begin:end])
 
-    def bring_head(self, fields: dict[str, Any], rest: dict[str, Any]) -> None:
-        """Bring these values, if there are any, to the head of the page.
+    def bring_head(self, generation: int, fields: dict[str, Any], rest: dict[str, Any]) -> None:
+        """Bring these values, if there are any, to the head of the page. Does nothing if that is
+        done among the members of this ``generation``: the head may be under way.
 
         ``rest`` is left out if there is no room for it: it will be asked for again.
         """
+        if self._head_for == generation:
+            return
+        self._head_for = generation
         for arena in self.arena:
             head = arena.contributions[1]
             head[...] = 0

@@ -132,8 +132,6 @@ class Checker:
         self._published = 0
         self._whole = True
         """No step is missing in the trace."""
-        self._ways: dict[tuple[int, int], tuple[int, str]] = {}
-        """Of generations and arrays, since which step sums go which way."""
         self._requests: dict[WorkerId, str] = {}
         """What newcomers were started for."""
         self._waits: dict[tuple[WorkerId, WorkerId, str], int] = {}
@@ -368,7 +366,7 @@ class Checker:
             if record["lost_steps"] or record["recomputed_gradients"]:
                 raise Violation(f"{event} of generation {record['generation']} cost {record}")
         elif event == "way":
-            self._chosen(record)
+            self.hold(self._following.chosen(record))
         elif event == "strategy":
             self._change(record)
         elif event == "end":
@@ -386,14 +384,14 @@ class Checker:
         if step != self._published:
             raise Violation(f"the trace has step {step} where step {self._published} is due")
         self._published = step + 1
-        self._check_ways(record)
+        self.hold(self._following.went(record))
         contributions = record["contributions"]
         if [c["worker"] for c in contributions] != [*record["workers"]]:
             raise Violation(f"step {step}: contributions of others than {record['workers']}")
         brought = []
         for contribution in contributions:
             worker, weight = contribution["worker"], contribution["weight"]
-            if self._following.asynchronous:
+            if self._following.asynchronous or self._died_on_the_way(step, worker, record):
                 brought.append(Brought(worker, contribution["samples"], weight, _NOTHING))
                 self._use(step, worker, contribution["samples"])
                 continue
@@ -416,6 +414,15 @@ class Checker:
         if record["digest"] is not None:
             self._follow(step, record)
 
+    def _died_on_the_way(self, step: int, worker: WorkerId, record: Mapping[str, Any]) -> bool:
+        """True if it died before this step, with all that it brings to the round under way: the
+        others committed that, and the samples count that it was dealt."""
+        if (step, worker) in self._gradients:
+            return False
+        if worker not in self._deaths or self._following.taken < record.get("sent", self._longest):
+            raise Violation(f"step {step}: worker {worker} brought something and took no such step")
+        return True
+
     def _skip(self, step: int, steps: int) -> None:
         """Steps are missing: right only if all who trained them are lost, and nobody else knows
         them.
@@ -429,19 +436,6 @@ class Checker:
         self._published = after
         self._whole = False
         self._following.forget()
-
-    def _chosen(self, record: Mapping[str, Any]) -> None:
-        if record["ms"][record["way"]] > min(record["ms"].values()):
-            raise Violation(f"a slower way was chosen: {record}")
-        self._ways[record["generation"], record["array"]] = record["step"], record["way"]
-
-    def _check_ways(self, record: Mapping[str, Any]) -> None:
-        """Sums go as was said."""
-        ways = record.get("ways", ())
-        for array, way in zip(record.get("buckets", range(len(ways))), ways, strict=bool(ways)):
-            since, chosen = self._ways.get((record["generation"], array), (record["step"], way))
-            if record["step"] > since and way != chosen:
-                raise Violation(f"step {record['step']}: the sum of {array} went {way}: {chosen}")
 
     def _follow(self, step: int, record: Mapping[str, Any]) -> None:
         """A round ends with this step."""
@@ -464,7 +458,6 @@ class Checker:
             return  # whoever wrote it before did not live to write the step
         if name not in self._wanted_once:
             raise Violation(f"{name} is followed from step {step} on, which nobody has asked for")
-        self._ways.clear()
         self.hold(self._following.change(step, name, self._deaths, self._whole))
 
     def _use(self, step: int, worker: WorkerId, samples: Indices) -> None:

@@ -38,6 +38,8 @@ class Following:
         self._truth: Truth | None = None
         self._round: list[tuple[list[Brought], float]] = []
         """Steps in the trace whose round is not complete there, with their learning rates."""
+        self._ways: dict[tuple[int, int], tuple[int, str]] = {}
+        """Of generations and arrays, since which step sums go which way."""
         self._members: Sequence[WorkerId] = ()
         """Who took part in the last one."""
         self._begun = self._after = 0
@@ -53,9 +55,29 @@ class Following:
         """Of all, after the last round."""
         return self._known.model
 
+    @property
+    def taken(self) -> int:
+        """Steps in the trace whose round is not complete there."""
+        return len(self._round)
+
     def step(self, brought: list[Brought], rate: float) -> None:
         """A step is in the trace."""
         self._round.append((brought, rate))
+
+    def chosen(self, record: Mapping[str, Any]) -> str | None:
+        """A way was chosen for the sum of an array."""
+        self._ways[record["generation"], record["array"]] = record["step"], record["way"]
+        slower = record["ms"][record["way"]] > min(record["ms"].values())
+        return f"a slower way was chosen: {record}" if slower else None
+
+    def went(self, record: Mapping[str, Any]) -> str | None:
+        """The sums of a step went some ways, and have to go as was said."""
+        step, ways = record["step"], record.get("ways", ())
+        for array, way in zip(record.get("buckets", range(len(ways))), ways, strict=bool(ways)):
+            since, chosen = self._ways.get((record["generation"], array), (step, way))
+            if step > since and way != chosen:
+                return f"step {step}: the sum of {array} went {way}: {chosen}"
+        return None
 
     def forget(self) -> None:
         """What is missing of a round will not come."""
@@ -91,6 +113,7 @@ class Following:
         """Another strategy is followed from this step on. What the ``dead`` remembered may be of a
         round that the others have computed again. ``known``: the trace has all steps so far."""
         self.switched.append((self.strategy, strategy))
+        self._ways.clear()
         if not known:
             self.strategy = strategy
             return None

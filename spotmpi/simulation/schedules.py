@@ -30,7 +30,7 @@ STRATEGIES = (
     "diloco:h=2,outer=0.5,momentum=0.75",
     "parameterserver:shards=2,control=4",
     "diloco:h=4,outer=0.5,momentum=0.75,quorum=0.5,grace=0.002",
-    "diloco:h=6,outer=0.5,momentum=0.75,fragments=2,delay=1,mix=0.5",
+    "diloco:h=6,outer=0.5,momentum=0.75,fragments=2,delay=2,mix=0.5",
     "adpsgd:control=3",
     "gossip:control=4",
 )

@@ -289,7 +289,7 @@ class Trainee:
         if asynchronous and not self._was_asynchronous:
             self._checker.paces(self.me, self._steps, self._params, self._velocity)
         self._was_asynchronous = asynchronous
-        if asynchronous:  # some take longer than others
+        if asynchronous or self._delays:  # some take longer than others
             yield Work(lambda: None)
         if asynchronous:
             members, strategy = participant.membership.ids, self._training.sync.strategy

@@ -30,7 +30,8 @@ __all__ = [
 
 
 class Brought(NamedTuple):
-    """What one worker brought to one step: a gradient, if it has a weight."""
+    """What one worker brought to one step: a gradient, if it has a weight; none if it died before
+    the step, with all that its round takes from it under way."""
 
     worker: WorkerId
     batch: Indices
@@ -199,7 +200,7 @@ class _LocalModels(Truth):
         self._velocities = {one: self._velocities.get(one, zeros).copy() for one in shares}
         for number, (step, rate) in enumerate(zip(steps, rates, strict=True), 1):
             for one in step:
-                if not one.weight:
+                if not (one.weight and len(one.gradient)):
                     continue
                 own = self.own[one.worker]
                 if one.gradient.tobytes() != gradient(own, one.batch).tobytes():

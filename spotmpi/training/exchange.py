@@ -147,11 +147,12 @@ class TrainingExchange:
         if self.ending.sealed:
             # All others wait in this round. If this worker dies in it, another one leads.
             published = self.leads and self._keep_now()
-        level = self.turns.level
+        # A round of steps ends level, also if it is spoken of before the last of them.
+        level = self.turns.level or what.kind == control_word.STEP
         word = ControlWord(
             kind=what.kind,
             worker=self.me,
-            save=self.turns.whole and self.keeper.asked,
+            save=level and self.turns.at_rest and self.keeper.asked,
             published=published,
             stop=level and (self.orders.stop or (what.obeys and few)),
             leaves=level and self.orders.leave,
@@ -290,14 +291,18 @@ class TrainingExchange:
             self.keeper.pause(self.context.rest)
         return self.keeper.keep(steps, complete)
 
-    def bring_ahead(self) -> int:
-        """Bring the page, if one goes with the open round, before the round's last step. Return how
-        many parts may start now."""
+    def bring_ahead(self) -> int | None:
+        """Bring what else goes with the open round, before the round's last step. Return how many
+        parts may start now. None: all, and the control word."""
         membership, transfer, sync = self.driver.membership, self.transfer, self.training.sync
         if transfer.teaching:
             sync.leave()  # now, and not in `prepare`: it changes the place of what is under way
-            transfer.bring_page(membership.generation, transfer.full(membership.ids))
-        return len(sync.arena.parts) + transfer.teaching
+            if transfer.rest_due or sync.strategy.after:
+                # The rest, and stages behind the round, are about the round's last step.
+                transfer.bring_page(membership.generation, transfer.full(membership.ids))
+                return len(sync.arena.parts) + 1
+        self.prepare(membership)
+        return None
 
     def _teach(self, membership: Membership) -> None:
         """Bring this worker's part of the page, and what a step's result is to be applied with."""
@@ -307,7 +312,7 @@ class TrainingExchange:
         if values is not None and self.transfer.rest_due and self.round.graduates:
             rest = self.training.registry.snapshot(full)
         self.transfer.bring_page(membership.generation, full)
-        self.transfer.bring_head(values or {}, rest)
+        self.transfer.bring_head(membership.generation, values or {}, rest)
 
     def _check(self, number: int, word: ControlSum) -> None:
         """Check that all do this round with equal state. It becomes the end if all others end."""

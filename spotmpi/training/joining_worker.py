@@ -103,6 +103,7 @@ def _begin(
             journal.follows(training.progress.steps, training.sync.strategy)
     yield from runner.perform(BeginRound(exchange.memory, training.model.first()))
     training.model.settle()
+    training.sync.occupy()
     if found is None:
         training.sync.start()
         training.finite.begin()

@@ -51,13 +51,16 @@ class RoundRunner:
         yield from self._enter(what)
         yield from self._meanwhile(self._driver.open())
 
-    def start(self, parts: int) -> Asks[None]:
-        """Start the first ``parts`` parts of the open round: they are there."""
-        if parts > self._driver.started:
-            self.needs_others()
-            self._exchange.round.check(self._driver.started, parts)
-            yield from self._driver.start(parts)
-            self._goes_on()
+    def start(self, parts: int | None) -> Asks[None]:
+        """Start the first ``parts`` parts of the open round: they are there. None: start all that
+        the round is made of."""
+        started = self._driver.started
+        if parts is not None and parts <= started:
+            return
+        self.needs_others()
+        self._exchange.round.check(started, parts)
+        yield from self._driver.start(parts)
+        self._goes_on()
 
     def receive(
         self, senders: Collection[WorkerId], key: bytes, waits: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from spotmpi.arrays.backend import fill
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.narrowing import NARROWED, Narrowing
 from spotmpi.fabric import Arena, Buffer, DoubleBuffer, Shape
@@ -124,6 +125,14 @@ class StepMemory:
         if self._room is None:  # not free: made early, or too small, for a part of the model
             self._room = self._layout.allocate()
         return self._room
+
+    def occupy(self) -> None:
+        """Write to all memory of contributions."""
+        for arena in self.arenas:
+            for _ in range(2):
+                fill(arena.contributions, 0)
+                arena.turn()
+        fill(self.free(), 0)
 
     def turn(self) -> None:
         """Note that the last sums count: what narrowing took from them is added to the next."""

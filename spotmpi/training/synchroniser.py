@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from spotmpi.arrays.backend import fill
+from spotmpi.arrays.backend import fill, kernels_for
 from spotmpi.arrays.layout import Key
 from spotmpi.fabric import Arena, Buffer, Move
 from spotmpi.fabric import Steps as Asks
@@ -103,6 +103,14 @@ class Synchroniser(Generic[P]):
     def start(self) -> None:
         """Start the strategy: all workers begin to train, with these parameters."""
         self.strategy.start(self._step())
+
+    def occupy(self) -> None:
+        """Occupy all memory of this strategy, which the system gives when it is first written to:
+        else the first rounds would wait for it. Call it while contributions count for nothing."""
+        self.memory.occupy()
+        for flats in self.state.values():
+            for flat in flats:
+                kernels_for(flat).pack(flat, [flat], 1.0)
 
     @property
     def arena(self) -> Arena:
@@ -293,11 +301,8 @@ class Synchroniser(Generic[P]):
     def rehearse(self, grads: Any) -> None:
         """Do all that a step does here, while the state counts for nothing. So nobody waits for
         kernels to load and memory to come when the real step comes."""
-        for arena in self.memory.arenas:
-            for _ in range(2):
-                if self.memory.holds_gradient:
-                    self._model.brought.pack(grads, arena.contributions, 1.0)
-                arena.turn()
+        self.occupy()
+        self._model.brought.pack(grads, self.memory.free(), 1.0)
         self._gradient.clear()
         self.follow(Result(0.0, 1, 1, 1, 1, self._progress.rounds))
         # Some strategies never give a newcomer what the others' optimizers remember.

@@ -70,6 +70,14 @@ def begin(worker: Worker, arrays: int = len(DATA)) -> None:
         worker.plane.proceed()
 
 
+def begin_all(worker: Worker) -> None:
+    """The whole round, with its control word: nothing is left to be said."""
+    begin(worker)
+    for part in worker.word.parts:
+        worker.handles.append(worker.plane.start(part))
+    worker.plane.proceed()
+
+
 def end(worker: Worker) -> list[Any]:
     """The rest of it."""
     rest = [*worker.data.parts, *worker.word.parts][len(worker.handles) :]
@@ -112,6 +120,27 @@ def test_some_hand_over_all_some_a_part_and_some_nothing(crew: Any) -> None:
     found = at_once(workers, round_of)
     assert all(same(found[0], other) for other in found)
     check(workers, 2)
+
+
+@crews
+def test_when_all_have_said_all_nobody_waits_for_another_to_wait(crew: Any) -> None:
+    """A worker goes on, and begins the next round, while others compute."""
+    workers, check = crew()
+    check(workers, 0)
+    sums = sums_in_order if workers[0].post is None else test_rings.expected
+    for worker in workers:
+        worker.bring(1)
+    at_once(workers, begin_all)
+    for number in (1, 2, 3):
+        for worker in workers:
+            (found,) = at_once([worker], end)
+            assert same(found, sums(workers, number))
+            worker.bring(number + 1)
+            begin_all(worker)
+    for found in at_once(workers, end):
+        assert same(found, sums(workers, 4))
+    assert not threads()
+    check(workers, 5)
 
 
 @crews

@@ -123,6 +123,18 @@ SESSION: list[_Slip] = [
         "            pass\n",
     ),
     (
+        "the_control_word_waits_for_the_last_step",
+        "training/exchange.py",
+        "        self.prepare(membership)\n        return None\n",
+        "        return len(sync.arena.parts)\n",
+    ),
+    (
+        "what_is_said_ahead_asks_for_nothing",
+        "training/exchange.py",
+        "level = self.turns.level or what.kind == control_word.STEP",
+        "level = self.turns.level",
+    ),
+    (
         "tables_have_rows_for_those_who_are_there_now",
         "training/exchange.py",
         "lambda: len(self.driver.ledger.contributors)",
@@ -290,6 +302,12 @@ DRIVER: list[_Slip] = [
         "if self._prepared_for >= 0:",
     ),
     (
+        "a_round_counts_the_steps_that_it_was_to_have",
+        "training/steps/step_round.py",
+        "self._known[:2] == (full, turn.whole)",
+        "self._known[0] == full",
+    ),
+    (
         "a_warm_up_never_gets_on",
         "training/steps/step_round.py",
         "            training.rate.taken()\n",
@@ -431,10 +449,22 @@ PLANES: list[_Slip] = [
         ":",
     ),
     (
+        "who_waits_waits_for_all_others_to_wait",
+        "fabric/planes/shared_memory_plane.py",
+        "            self.barrier.done(self._header, call.number)\n        return True",
+        "            pass\n        return True",
+    ),
+    (
+        "a_small_sum_that_was_made_ahead_is_not_taken",
+        "fabric/planes/shared_memory_plane.py",
+        "arena = call.summed or self._sum(call)",
+        "arena = None if call.summed else self._sum(call)",
+    ),
+    (
         "an_arena_is_given_up_while_scripts_run",
         "fabric/planes/shared_memory_plane.py",
-        "        return call.summed\n",
-        "        return call.summed or bool(arena.unshare())\n",
+        "            return False\n        self._sum_of",
+        "            return bool(arena.unshare())\n        self._sum_of",
     ),
     (
         "only_the_first_workers_hear_if_all_hosts_share_an_arena",

@@ -63,6 +63,8 @@ class Exchange:
         self.diary: list[Any] = []
         self.losses: list[int] = []
         """As the last recovery has them."""
+        self.words = 0
+        """Times that it has spoken."""
 
     def due(self) -> PlannedChange | None:
         """What the test says."""
@@ -93,6 +95,7 @@ class Exchange:
 
     def speak(self, membership: Membership) -> None:
         """The word."""
+        self.words += 1
 
     def commit(self, contributors: Sequence[int]) -> None:
         """It is there."""
@@ -181,6 +184,52 @@ def test_what_was_begun_early_is_finished_by_the_round() -> None:
     assert steps.send(12) == Wait([11, 12])
     over(steps)
     assert exchange.diary == [("prepare", (0, 1)), ("commit", (0, 1))]
+
+
+def all_begun(driver: Driver, exchange: Exchange) -> Steps[None]:
+    """A round of which nothing is left to be said: it is under way."""
+    over(driver.open())
+    early = driver.start(None)
+    assert next(early) == Start(exchange.memory.parts[0])
+    assert early.send(11) == Start(exchange.memory.word)
+    assert early.send(12) == Proceed()
+    over(early)
+    return driver.round()
+
+
+def test_a_round_of_which_all_was_begun_early_is_only_waited_for() -> None:
+    exchange = Exchange(in_place=False)
+    driver = Driver(0, Membership.first(["h"] * 2), exchange, lambda: 0.0)
+    steps = all_begun(driver, exchange)
+    assert next(steps) == Wait([11, 12])
+    over(steps)
+    assert exchange.words == 1
+    assert exchange.diary == [("prepare", (0, 1)), ("commit", (0, 1))]
+
+
+def test_after_a_loss_it_is_begun_again_with_a_word_for_those_who_are_left() -> None:
+    exchange = Exchange(in_place=False)
+    driver = Driver(1, Membership.first(["h"] * 2), exchange, lambda: 0.0)
+    steps = all_begun(driver, exchange)
+    assert next(steps) == Wait([11, 12])
+    interrupt(steps)
+    assert steps.send(Lost(frozenset({0}))) == Rebuild(frozenset({1}))
+    started(steps, exchange, steps.send(Built(True, frozenset({1}))))
+    over(steps)
+    assert exchange.words == 2
+    assert driver.ledger.contributors == (1,)
+
+
+def test_if_others_have_committed_it_meanwhile_their_record_counts() -> None:
+    """The one that is lost had a part in it."""
+    exchange = Exchange(in_place=False)
+    driver = Driver(2, Membership.first(["h"] * 3), exchange, lambda: 0.0)
+    steps = all_begun(driver, exchange)
+    next(steps)
+    assert through_the_door(steps, COMMITTED) == Share(0, exchange.memory.results)
+    over(steps)
+    assert exchange.words == 1
+    assert ("commit", (0, 1, 2)) in exchange.diary
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -15,6 +15,7 @@ from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Arena, DoubleBuffer, Shape
 from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.fabric.solo import SoloFabric
+from spotmpi.protocol.state_pages import read
 from spotmpi.rounds import state_transfer
 from spotmpi.rounds.state_transfer import HEAD, StateTransfer
 
@@ -85,10 +86,9 @@ class Class:
                 one.bring_nothing()
             elif one.teaching:
                 one.bring_page(seed, full)
-                one.bring_head({}, {})
-                if one.me == full[0]:
-                    due: dict[str, Any] = {"where": seed} if rest and one.rest_due else {}
-                    one.bring_head({"seed": seed}, due)
+                first = one.me == full[0]
+                due: dict[str, Any] = {"where": seed} if first and rest and one.rest_due else {}
+                one.bring_head(seed, {"seed": seed} if first else {}, due)
         arenas = [arena for one in schools for arena in one.arena]
         brought = [arena.contributions for arena in arenas if arena.weight]
         totals = [sum(flats) for flats in zip(*brought, strict=True)]
@@ -198,7 +198,7 @@ def test_a_rest_that_finds_no_room_is_left_out_and_the_other_values_are_not() ->
     one.admit(5)
     one.open()
     one.bring_page(0, (0,))
-    one.bring_head({"a": 1}, {"long": np.random.default_rng(0).bytes(HEAD * 4).hex()})
+    one.bring_head(0, {"a": 1}, {"long": np.random.default_rng(0).bytes(HEAD * 4).hex()})
     (arena,) = one.arena
     arena.results[1][...] = arena.contributions[1]
     arena.turn()
@@ -224,6 +224,18 @@ def test_a_page_that_may_be_under_way_is_brought_again_only_among_other_members(
     one.open()
     one.bring_page(4, (0, 1))
     assert (page == piece).all()
+
+
+def test_so_is_its_head() -> None:
+    there = Class(1)
+    one = there.schools[0]
+    one.admit(5)
+    one.open()
+    (arena,) = one.arena
+    for generation, seed in ((3, 1), (3, 2), (4, 3)):
+        one.bring_head(generation, {"seed": seed}, {})
+        arena.results[1][...] = arena.contributions[1]
+        assert read(arena.results[1]) == {"seed": 3 if generation == 4 else 1}
 
 
 def test_a_page_goes_with_a_round_that_some_have_begun_before_its_only_learner_was_lost() -> None:

@@ -100,8 +100,8 @@ FOUND = {
     "all_go_at_their_own_pace_where_the_trace_has_a_gap": Schedule(
         2,
         1162114396,
-        kills=(Kill(0, 236), Kill(1, 241)),
-        arrivals=(Arrival(2, 90),),
+        kills=(Kill(0, 326), Kill(1, 331)),
+        arrivals=(Arrival(2, 105),),
         size=6,
         passes=8,
         checkpoint_every=5,

@@ -75,8 +75,8 @@ class _Call:
     """What is known of its arena; None if that has no name, or nothing is shared."""
     way: str = ""
     """The way of its sum between hosts; empty if it does not go from host to host."""
-    summed: bool = False
-    """True if the thread has done this worker's share."""
+    summed: SharedArena | None = None
+    """Its arena, once the thread has done this worker's share."""
 
 
 class SharedMemoryPlane(Plane):
@@ -248,19 +248,22 @@ class SharedMemoryPlane(Plane):
 
     def _sum_early(self, call: _Call) -> bool:
         """Do this worker's share in the thread. Return False to leave it, and all later parts, to
-        `wait`: if it is small, if its arena has no name or not all share it, or if not all are
-        known to share the state that it goes into."""
+        `wait`: if its arena has no name or not all share it, or if not all are known to share the
+        state that it goes into."""
         named = call.named
         if named is None:
             return False
         arena = named.arena
-        if not isinstance(arena, SharedArena) or arena.small or not arena.reaches_state(call.part):
+        if not isinstance(arena, SharedArena) or not arena.reaches_state(call.part):
             return False
         self.barrier.all_ready(call.number)
-        if self._all_share(named, arena, call.part):
-            self._sum_of(named, arena, call)
-            call.summed = True
-        return call.summed
+        if not self._all_share(named, arena, call.part):
+            return False
+        self._sum_of(named, arena, call)
+        call.summed = arena
+        if arena.small:  # the control word, the last part: others need not wait for `wait` here
+            self.barrier.done(self._header, call.number)
+        return True
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """Wait for these in the order in which they were started: the same for all members. The
@@ -269,7 +272,7 @@ class SharedMemoryPlane(Plane):
             given = {handle for handle in self._started if handle <= self._handed}
             calls = [self._started[handle] for handle in handles]
             if given > set(handles):
-                thread.until(lambda: all(call.summed for call in calls))
+                thread.until(lambda: all(call.summed is not None for call in calls))
             else:
                 self._thread = None
                 thread.end()
@@ -277,7 +280,7 @@ class SharedMemoryPlane(Plane):
         for handle in sorted(handles):
             call = self._started[handle]
             last = call.number or last
-            arena = None if call.summed else self._sum(call)
+            arena = call.summed or self._sum(call)
             if arena is not None and arena.small:
                 to_take.append((arena, call.part.number))
         if last:

@@ -42,15 +42,15 @@ class StepRound(Round):
         self._me = me
         self._asked: float | None = None
         """The learning rate that the script wanted when the first part started."""
-        self._known: tuple[Sequence[WorkerId], Result] | None = None
-        """The last workers asked about in `_result`, and the answer."""
+        self._known: tuple[Sequence[WorkerId], int, Result] | None = None
+        """The last workers asked about in `_result`, the steps of the turn then, and the answer."""
         self._prepared_for = -1
         """The generation among whose members its parts start."""
 
     @property
     def adds(self) -> int:
         """Steps of the turn that are not counted yet."""
-        return self._training.progress.adds
+        return self._turn.first + self._turn.whole - self._training.progress.steps
 
     def bring(self) -> None:
         """Make the contribution from the gradient, as the strategy says."""
@@ -148,16 +148,16 @@ class StepRound(Round):
 
     def _result(self, full: Sequence[WorkerId]) -> Result:
         """Return what follows from which workers contribute."""
-        if self._known is not None and self._known[0] == full:
-            return self._known[1]
         turn = self._turn
+        if self._known is not None and self._known[:2] == (full, turn.whole):
+            return self._known[2]
         total, active = turn.weigh(full)
         if self._asked is None:
             self._asked = self._training.rate.asked
         rate = self._training.rate.now(active, self._asked, turn.whole)
         after, rounds = turn.first + turn.whole, self._training.progress.rounds
         result = Result(rate, total, active, turn.whole, after, rounds)
-        self._known = full, result
+        self._known = full, turn.whole, result
         return result
 
 

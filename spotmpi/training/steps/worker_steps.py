@@ -211,8 +211,13 @@ class WorkerSteps:
     def whole(self) -> bool:
         """True if all that the script trains with is as a step has left it, on all workers: it may
         be kept, and all may stop."""
+        return self.level and self.at_rest
+
+    @property
+    def at_rest(self) -> bool:
+        """True if what the script alone knows of is as a step has left it."""
         own = self._training.model.own
-        return self.level and (own is None or own.at_rest)
+        return own is None or own.at_rest
 
     @property
     def wasted(self) -> int:
