@@ -1,5 +1,5 @@
-"""DiLoCo with a quorum, whole scripts in the simulator: what a slow worker and one that is to leave
-cost the others, counted in steps."""
+"""DiLoCo with a quorum, and with a delay, whole scripts in the simulator: what a slow worker and one
+that is to leave cost the others, counted in steps."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ class Late(Job):
     samples: int = 4000
     most: int = 3 * H
     slow: int = 8 * H
+    long_in: int | None = None
+    """The only step that takes it long; None: all do."""
+    at: dict[tuple[int, int], float] = field(default_factory=dict)
+    """When each worker had taken so many steps."""
     told: dict[int, list[int]] = field(default_factory=dict)
     """Of workers that were told to leave, the rounds that they saw after it, by their steps."""
 
@@ -52,8 +56,10 @@ class Late(Job):
             for batch in trainer.batches(self.samples, self.batch_size):
                 if trainer.steps >= self.most:
                     break
-                Seat.mine().run(long(self.slow if worker == SLOW else 2))
+                slow = worker == SLOW and self.long_in in (None, trainer.steps)
+                Seat.mine().run(long(self.slow if slow else 2))
                 trainer.step(gradient(trainer.params, batch), loss=1.0)
+                self.at[worker, trainer.steps] = Seat.mine().simulation.time.now
                 if Seat.mine().simulation.faults.noticed(worker):
                     self.told.setdefault(worker, []).append(trainer.steps)
         own = bits(trainer.params)
@@ -153,3 +159,26 @@ def test_who_is_told_to_leave_is_gone_soon(tmp_path: Path) -> None:
     assert len(waits) > 64
     soon = steps_after_it_was_told(tmp_path / "b", quorum(h=64))
     assert len(soon) <= 4
+
+
+DELAY = 3
+
+
+def delayed() -> Strategy:
+    return DiLoCo(h=H, momentum=0.5, delay=DELAY, mix=0.5)
+
+
+@pytest.mark.parametrize("long_in", range(H))
+def test_nobody_waits_for_a_worker_whose_part_is_under_way(tmp_path: Path, long_in: int) -> None:
+    job = late(tmp_path, delayed, long_in=long_in, slow=40 * H)
+    result = job.run()
+    check(result)
+    over = job.at[SLOW, long_in + 1]
+    for worker in (0, 2, 3):
+        assert (job.at[worker, H] < over) == (long_in >= H - DELAY)
+        # It has yet to send its next part.
+        assert job.at[worker, 2 * H] > over
+
+
+def test_who_is_told_to_leave_while_parts_travel_is_gone_after_two_rounds(tmp_path: Path) -> None:
+    assert len(steps_after_it_was_told(tmp_path, delayed)) <= 2 * H
