@@ -1,5 +1,5 @@
-"""DiLoCo with a quorum, and with a delay, whole scripts in the simulator: what a slow worker and one
-that is to leave cost the others, counted in steps."""
+"""DiLoCo with a quorum, and with a delay, whole scripts in the simulator: what a slow worker and
+one that is to leave cost the others, counted in steps."""
 
 from __future__ import annotations
 
