@@ -428,6 +428,7 @@ def test_whoever_dies_in_mid_sum_the_others_sum_it_again_without_it(
             return True
 
     broke = at_once(workers, attempt)
+    dying.node.cancel(())  # its thread is gone with its process
     survivors = [worker for worker in workers if worker is not dying]
     assert all(broke)
     for worker, record in zip(workers, before, strict=True):
