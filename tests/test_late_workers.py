@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -41,6 +43,10 @@ class Late(Job):
     """The only step that takes it long; None: all do."""
     at: dict[tuple[int, int], float] = field(default_factory=dict)
     """When each worker had taken so many steps."""
+    losses_from: int = 0
+    """The first step of each eight of which the script tells the loss: its number."""
+    losses: dict[int, list[float | None]] = field(default_factory=dict)
+    """What each worker was told of the mean loss, after each step."""
     told: dict[int, list[int]] = field(default_factory=dict)
     """Of workers that were told to leave, the rounds that they saw after it, by their steps."""
 
@@ -58,7 +64,10 @@ class Late(Job):
                     break
                 slow = worker == SLOW and self.long_in in (None, trainer.steps)
                 Seat.mine().run(long(self.slow if slow else 2))
-                trainer.step(gradient(trainer.params, batch), loss=1.0)
+                number = trainer.steps
+                told = float(number) if self.losses_from <= number % H else None
+                trainer.step(gradient(trainer.params, batch), loss=told)
+                self.losses.setdefault(worker, []).append(trainer.loss)
                 self.at[worker, trainer.steps] = Seat.mine().simulation.time.now
                 if Seat.mine().simulation.faults.noticed(worker):
                     self.told.setdefault(worker, []).append(trainer.steps)
@@ -182,3 +191,25 @@ def test_nobody_waits_for_a_worker_whose_part_is_under_way(tmp_path: Path, long_
 
 def test_who_is_told_to_leave_while_parts_travel_is_gone_after_two_rounds(tmp_path: Path) -> None:
     assert len(steps_after_it_was_told(tmp_path, delayed)) <= 2 * H
+
+
+def test_a_loss_that_comes_while_parts_travel_counts_in_the_next_round(tmp_path: Path) -> None:
+    early = late(tmp_path / "a", delayed, slow=2)
+    early.run()
+    sent = H - DELAY
+    first, second = fmean(range(sent)), fmean(range(sent, H + sent))
+    assert early.losses[0] == [None] * (H - 1) + [first] * H + [second] * H + [ANY]
+    job = late(tmp_path / "b", delayed, slow=2, losses_from=H - 1)
+    job.run()
+    assert job.losses[0][-1] == 2 * H - 1
+
+
+def test_a_trace_has_the_steps_that_come_while_parts_travel_as_the_scripts_time(
+    tmp_path: Path,
+) -> None:
+    """So it names who was late, and why."""
+    result = late(tmp_path, delayed, long_in=H - 1, slow=40 * H).run()
+    took: dict[int, float] = {}
+    for record in result.of("timing"):
+        took[record["worker"]] = took.get(record["worker"], 0.0) + sum(record["script_ms"])
+    assert took[SLOW] > 5 * max(took[worker] for worker in (0, 2, 3))

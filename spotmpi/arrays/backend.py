@@ -13,6 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
+from mmap import PAGESIZE
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -34,6 +35,7 @@ __all__ = [
     "fill",
     "in_host_memory",
     "kernels_for",
+    "occupy",
 ]
 
 Array: TypeAlias = Any
@@ -193,6 +195,11 @@ class Backend(ABC):
     def fill(self, array: Array, value: float) -> None:
         """Set every element to ``value``."""
 
+    def occupy(self, flat: Buffer) -> None:
+        """Have all memory of ``flat`` now, with the content as it is. A system may give memory only
+        when it is written to."""
+        return
+
     def converted(self, array: Array, dtype: str) -> Array:
         """Return a copy of another dtype."""
         return array.astype(dtype)
@@ -256,6 +263,10 @@ class _NumPy(Backend):
 
     def fill(self, array: Array, value: float) -> None:
         array[...] = value
+
+    def occupy(self, flat: Buffer) -> None:
+        pages = flat.view(np.uint8)[::PAGESIZE]
+        np.bitwise_or(pages, 0, out=pages)
 
     def to_host(self, array: Array) -> HostArray:
         return np.array(array, order="C")
@@ -363,3 +374,9 @@ def digest_of(flats: Sequence[Buffer]) -> int:
     for flat in flats:
         found = (found * 3 + kernels_for(flat).digest(flat)) % 2**64
     return found
+
+
+def occupy(flats: Sequence[Buffer]) -> None:
+    """Have all memory of these ``flats`` now, with the content as it is."""
+    for flat in flats:
+        backend_of(flat).occupy(flat)

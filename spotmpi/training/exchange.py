@@ -131,7 +131,8 @@ class TrainingExchange:
         if self.round.kind == control_word.STEP or self.round.adds:
             steps = self.training.progress.steps + self.round.adds
             self.context.faults.arm(range(self.turns.now.first, steps))
-        self.records.entered()
+        if self.turns.level or self.round.kind != control_word.STEP:  # else the script goes on
+            self.records.entered()
 
     def speak(self, membership: Membership) -> None:
         """Write the control word."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from spotmpi.arrays.backend import fill
+from spotmpi.arrays.backend import occupy
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.narrowing import NARROWED, Narrowing
 from spotmpi.fabric import Arena, Buffer, DoubleBuffer, Shape
@@ -127,12 +127,12 @@ class StepMemory:
         return self._room
 
     def occupy(self) -> None:
-        """Write to all memory of contributions."""
+        """Have the memory of contributions."""
         for arena in self.arenas:
             for _ in range(2):
-                fill(arena.contributions, 0)
+                occupy(arena.contributions)
                 arena.turn()
-        fill(self.free(), 0)
+        occupy(self.free())
 
     def turn(self) -> None:
         """Note that the last sums count: what narrowing took from them is added to the next."""

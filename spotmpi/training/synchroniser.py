@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from spotmpi.arrays.backend import fill, kernels_for
+from spotmpi.arrays.backend import fill, occupy
 from spotmpi.arrays.layout import Key
 from spotmpi.fabric import Arena, Buffer, Move
 from spotmpi.fabric import Steps as Asks
@@ -105,12 +105,11 @@ class Synchroniser(Generic[P]):
         self.strategy.start(self._step())
 
     def occupy(self) -> None:
-        """Occupy all memory of this strategy, which the system gives when it is first written to:
-        else the first rounds would wait for it. Call it while contributions count for nothing."""
+        """Have all memory that this worker writes to in rounds: else the first ones would wait for
+        it."""
         self.memory.occupy()
         for flats in self.state.values():
-            for flat in flats:
-                kernels_for(flat).pack(flat, [flat], 1.0)
+            occupy(flats)
 
     @property
     def arena(self) -> Arena:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable, Iterator
+from mmap import PAGESIZE
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +91,25 @@ def test_new_memory_is_zero_and_a_view_of_it_shares_it(library: Library) -> None
     assert same(library.look(view), np.full((2, 3), -1, "float32"))
     assert backend.describe(backend.view(flat, 8, (0, 4))) == ("float32", (0, 4))
     assert backend.describe(backend.view(flat, 7, ())) == ("float32", ())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
+def test_memory_that_is_occupied_has_the_content_that_it_had(library: Library, dtype: str) -> None:
+    values = np.random.default_rng(0).integers(0, 255, 1 << 16, np.uint8).view(dtype)
+    flat = library.make(values)
+    library.backend.occupy(flat)
+    assert same(library.look(flat), values)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_that_is_occupied_is_there() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGESIZE
+
+    flat = HOST.zeros("float32", 1 << 22)
+    before = resident()
+    HOST.occupy(flat)
+    assert resident() - before > flat.nbytes // 2
 
 
 def test_what_goes_to_the_host_and_comes_back_is_the_same_to_the_bit(library: Library) -> None:

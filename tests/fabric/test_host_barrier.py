@@ -55,3 +55,13 @@ def test_who_waits_in_vain_leaves_off() -> None:
     with pytest.raises(PeersLost):
         made.all_ready(1)
     assert len(looked) == 2
+
+
+def test_what_was_told_to_be_done_stays_so() -> None:
+    """The thread that sums may be ahead of who waits for an earlier part."""
+    header, told = SharedHeader.new(), list[int]()
+    made = HostBarrier(lambda: False)
+    made._loops = SimpleNamespace(post=lambda where, number, *rest: told.append(number))
+    for number in (3, 2, 4):
+        made.done(header, number)
+    assert told == [3, 4]

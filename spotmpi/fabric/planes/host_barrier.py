@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
@@ -40,6 +41,9 @@ class HostBarrier:
         self._loops: SimpleNamespace | None = None
         self._all_ready = self._all_done = HOST.zeros("uint64", 0)
         self._bell = self._looks = self._yields = 0
+        self._told = 0
+        """The number that `done` has told last."""
+        self._telling = threading.Lock()
         self._nap = HOST.zeros("int64", 2)
         """The limit of a sleep, in seconds and nanoseconds."""
         self._nap_at = int(self._nap.ctypes.data)  # NumPy takes a microsecond to tell
@@ -76,8 +80,12 @@ class HostBarrier:
         self._tell(header.ready, number, self._all_ready)
 
     def done(self, header: SharedHeader, number: int) -> None:
-        """Tell that this worker has summed its slices of all parts up to this number."""
-        self._tell(header.done, number, self._all_done)
+        """Tell that this worker has summed its slices of all parts up to this number. Does nothing
+        if a later one was told: the thread that sums may be ahead of who waits."""
+        with self._telling:
+            if number > self._told:
+                self._told = number
+                self._tell(header.done, number, self._all_done)
 
     def all_ready(self, number: int) -> None:
         """Return when all have started this part. Raises PeersLost if this worker must leave off,

@@ -261,7 +261,7 @@ class SharedMemoryPlane(Plane):
             return False
         self._sum_of(named, arena, call)
         call.summed = arena
-        if arena.small:  # the control word, the last part: others need not wait for `wait` here
+        if arena.small:  # as the control word is, behind all else: nobody waits for `wait` here
             self.barrier.done(self._header, call.number)
         return True
 

@@ -96,12 +96,8 @@ class StepRound(Round):
 
     def says(self) -> dict[str, Any]:
         """Return the loss. A worker is late only without a lease: it may end before its script."""
-        so_far = self._turn.so_far
         late = self._training.joined and self._turn.lease is None
-        if not so_far.loss_weight:
-            return {"late": late}
-        mean = so_far.loss / so_far.loss_weight
-        return {"late": late, "loss": mean, "loss_weight": so_far.loss_weight}
+        return {"late": late, **self._turn.so_far.tell()}
 
     def page(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
         """Return what all know of the round, how often the optimizer has moved, and the loss that

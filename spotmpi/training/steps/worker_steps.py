@@ -16,35 +16,12 @@ from spotmpi.protocol.paces import Pace, paces
 from spotmpi.protocol.sampler import Indices, Lease, generator
 from spotmpi.strategies import Strategy
 from spotmpi.training.state.training_state import TrainingState
+from spotmpi.training.steps.so_far import SoFar
 
 __all__ = ["RoundSteps", "WorkerSteps"]
 
 _LATELY = 1.0
 """Seconds of recent steps that a worker's pace is measured over."""
-
-
-class SoFar:
-    """What one worker's steps on the way to a round have come to so far."""
-
-    def __init__(self, began: float) -> None:
-        self.began = began
-        """Time when this worker could begin with them, on the fabric's clock."""
-        self.brought = 0
-        """Steps with a gradient that counts."""
-        self.samples = 0
-        """Samples of the gradients that count."""
-        self.loss = self.loss_weight = 0.0
-        self.rates: list[float] = []
-        """Learning rates that the script wanted, one for each step."""
-
-    def add(self, weight: int, loss: float | None, rate: float) -> None:
-        """Count one more step, with the learning rate that the script wants."""
-        self.rates.append(rate)
-        self.brought += weight > 0
-        self.samples += weight
-        if loss is not None:
-            self.loss += float(loss) * weight
-            self.loss_weight += weight
 
 
 class RoundSteps:
@@ -236,7 +213,9 @@ class WorkerSteps:
             # The time between a script's steps is part of its pace; the time between loops is not.
             began = turn.so_far.began if number == self._loop else self._clock()
             self._loop = number
-            turn = self.now = RoundSteps(strategy, began, lease, number, self._me)
+            turn = RoundSteps(strategy, began, lease, number, self._me)
+            turn.so_far.go_on(self.now.so_far)
+            self.now = turn
         assert turn.lease is not None
         mine = turn.lease.batch(self._me, turn.taken)
         # Without samples of its own it borrows one, and its gradient does not count. So the script
@@ -383,4 +362,5 @@ class WorkerSteps:
     def renew(self) -> None:
         """Begin the next turn, with the strategy that is followed now."""
         self._training.progress.adds = 1
-        self.now = self._begun()
+        before, self.now = self.now, self._begun()
+        self.now.so_far.go_on(before.so_far)
