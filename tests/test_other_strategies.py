@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import spotmpi
+from spotmpi.arrays.backend import HOST
 from spotmpi.fabric.sim.faults import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.protocol.membership import Membership
@@ -298,3 +300,24 @@ def test_a_long_campaign_of_other_strategies(tmp_path: Path, name: str, workers:
     calm = job(name, tmp_path / "calm", workers, samples=150)
     results = campaign(calm, runs=250, first=30_000, holds=check_with(name))
     assert len(joined(results)) > 20
+
+
+def test_workers_have_their_memory_before_their_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newcomers, too. Else the first rounds wait for it."""
+    had: list[int] = []
+    monkeypatch.setattr(type(HOST), "occupy", lambda self, flat: had.append(id(flat)))
+    occupy, occupied = Synchroniser.occupy, []
+
+    def watched(self: Synchroniser[Any]) -> None:
+        occupy(self)
+        brought = [flat for arena in self.memory.arenas for flat in arena.contributions]
+        flats = [*brought, *self.memory.free(), *chain(*self.state.values())]
+        assert {id(flat) for flat in flats} <= {*had}
+        occupied.append(self.arena.record[0].any())
+
+    monkeypatch.setattr(Synchroniser, "occupy", watched)
+    result = job(STREAMED, tmp_path, arrivals=[Arrival(3, 40)]).run()
+    assert joined([result])
+    assert occupied == [False] * 4, "before any sum"

@@ -98,7 +98,9 @@ class Meeting(Operator):
         parameters. A checkpoint keeps it, and newcomers begin with it. None: the parameters are the
         model of all.
     ``delay``: steps from the making of a contribution to the end of its round, which carries
-        models. In these steps nothing may change what all workers agree on: only `apply` may.
+        models. In these steps nothing may change what all workers agree on: only `apply` may. It
+        must not depend on `Step.rate`, `Step.many` and ``now.after``: a newcomer may be told those
+        of a whole round, though the script has cut it short.
     ``fragments``: number of parts of the model that take turns: each round carries one
         (`Step.carried`).
     """

@@ -97,7 +97,8 @@ class Exchange(Protocol):
         """
 
     def prepare(self, membership: Membership) -> None:
-        """Prepare for the start of parts among ``membership``; called again for a retry."""
+        """Prepare for the start of parts among ``membership``. Called again for a retry, and when a
+        round is due of which parts have started: these stay as they are."""
 
     def speak(self, membership: Membership) -> None:
         """Write the control word, which starts now; called again for a retry."""

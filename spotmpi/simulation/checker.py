@@ -419,7 +419,8 @@ class Checker:
         others committed that, and the samples count that it was dealt."""
         if (step, worker) in self._gradients:
             return False
-        if worker not in self._deaths or self._following.taken < record.get("sent", self._longest):
+        sent = record.get("sent", self._longest)  # nothing goes ahead if the trace does not say so
+        if worker not in self._deaths or self._following.taken < sent:
             raise Violation(f"step {step}: worker {worker} brought something and took no such step")
         return True
 

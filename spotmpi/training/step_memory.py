@@ -127,7 +127,7 @@ class StepMemory:
         return self._room
 
     def occupy(self) -> None:
-        """Have the memory of contributions."""
+        """Have all memory in which contributions are made."""
         for arena in self.arenas:
             for _ in range(2):
                 occupy(arena.contributions)

@@ -186,32 +186,30 @@ def test_what_was_begun_early_is_finished_by_the_round() -> None:
     assert exchange.diary == [("prepare", (0, 1)), ("commit", (0, 1))]
 
 
-def all_begun(driver: Driver, exchange: Exchange) -> Steps[None]:
-    """A round of which nothing is left to be said: it is under way."""
+def all_begun(me: int, workers: int) -> tuple[Driver, Exchange, Steps[None]]:
+    """A worker in its first round, of which nothing is left to be said: it waits."""
+    exchange = Exchange(in_place=False)
+    driver = Driver(me, Membership.first(["h"] * workers), exchange, lambda: 0.0)
     over(driver.open())
     early = driver.start(None)
     assert next(early) == Start(exchange.memory.parts[0])
     assert early.send(11) == Start(exchange.memory.word)
     assert early.send(12) == Proceed()
     over(early)
-    return driver.round()
+    steps = driver.round()
+    assert next(steps) == Wait([11, 12])
+    return driver, exchange, steps
 
 
 def test_a_round_of_which_all_was_begun_early_is_only_waited_for() -> None:
-    exchange = Exchange(in_place=False)
-    driver = Driver(0, Membership.first(["h"] * 2), exchange, lambda: 0.0)
-    steps = all_begun(driver, exchange)
-    assert next(steps) == Wait([11, 12])
+    _, exchange, steps = all_begun(0, 2)
     over(steps)
     assert exchange.words == 1
     assert exchange.diary == [("prepare", (0, 1)), ("commit", (0, 1))]
 
 
 def test_after_a_loss_it_is_begun_again_with_a_word_for_those_who_are_left() -> None:
-    exchange = Exchange(in_place=False)
-    driver = Driver(1, Membership.first(["h"] * 2), exchange, lambda: 0.0)
-    steps = all_begun(driver, exchange)
-    assert next(steps) == Wait([11, 12])
+    driver, exchange, steps = all_begun(1, 2)
     interrupt(steps)
     assert steps.send(Lost(frozenset({0}))) == Rebuild(frozenset({1}))
     started(steps, exchange, steps.send(Built(True, frozenset({1}))))
@@ -222,10 +220,7 @@ def test_after_a_loss_it_is_begun_again_with_a_word_for_those_who_are_left() -> 
 
 def test_if_others_have_committed_it_meanwhile_their_record_counts() -> None:
     """The one that is lost had a part in it."""
-    exchange = Exchange(in_place=False)
-    driver = Driver(2, Membership.first(["h"] * 3), exchange, lambda: 0.0)
-    steps = all_begun(driver, exchange)
-    next(steps)
+    _, exchange, steps = all_begun(2, 3)
     assert through_the_door(steps, COMMITTED) == Share(0, exchange.memory.results)
     over(steps)
     assert exchange.words == 1

@@ -1,4 +1,4 @@
-"""What one worker's steps on the way to a round have come to so far."""
+"""Counts of one worker's steps on the way to a round, and the loss that it tells with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class SoFar:
         """Learning rates that the script wanted, one for each step."""
 
     def tell(self) -> dict[str, float]:
-        """Return the mean loss so far, which the round tells, by `ControlWord`'s names."""
+        """Return the mean loss so far, as fields of the round's `ControlWord`; for a retry again,
+        with the losses that have come since."""
         for loss, weight in self._untold:
             self._loss += loss * weight
             self._weight += weight
@@ -32,9 +33,9 @@ class SoFar:
             return {}
         return {"loss": self._loss / self._weight, "loss_weight": self._weight}
 
-    def go_on(self, before: SoFar) -> None:
-        """Take over the losses that no round has told: with a delay a round tells no later ones
-        than when its part was sent."""
+    def take_over(self, before: SoFar) -> None:
+        """Take over the losses of ``before`` that no round has told. There are some with a delay: a
+        round tells the losses until its part is sent."""
         self._untold = before._untold
 
     def add(self, weight: int, loss: float | None, rate: float) -> None:

@@ -214,7 +214,7 @@ class WorkerSteps:
             began = turn.so_far.began if number == self._loop else self._clock()
             self._loop = number
             turn = RoundSteps(strategy, began, lease, number, self._me)
-            turn.so_far.go_on(self.now.so_far)
+            turn.so_far.take_over(self.now.so_far)
             self.now = turn
         assert turn.lease is not None
         mine = turn.lease.batch(self._me, turn.taken)
@@ -363,4 +363,4 @@ class WorkerSteps:
         """Begin the next turn, with the strategy that is followed now."""
         self._training.progress.adds = 1
         before, self.now = self.now, self._begun()
-        self.now.so_far.go_on(before.so_far)
+        self.now.so_far.take_over(before.so_far)
