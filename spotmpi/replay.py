@@ -36,9 +36,10 @@ from spotmpi.trace.replay import (
     steps,
     summed,
     switches,
+    uses,
 )
 
-__all__ = ["check_exactly_once", "check_replicas", "replay", "steps"]
+__all__ = ["check_exactly_once", "check_replicas", "replay", "steps", "uses"]
 
 T = TypeVar("T")
 

@@ -17,8 +17,9 @@ import spotmpi
 from spotmpi.fabric import Steps, Work
 from spotmpi.fabric.sim.faults import Kill, LeaveNotice
 from spotmpi.fabric.sim.timeline import Delays
-from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps, uses
 from spotmpi.strategies import DiLoCo, Strategy
+from spotmpi.trace.records import Record
 from tests.simulated import Final, Job, Result, Seat, bits, gradient, params
 
 SLOW = 1
@@ -43,6 +44,8 @@ class Late(Job):
     """The only step that takes it long; None: all do."""
     at: dict[tuple[int, int], float] = field(default_factory=dict)
     """When each worker had taken so many steps."""
+    events: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The number of the simulation's events then."""
     losses_from: int = 0
     """The first step of each eight of which the script tells the loss: its number."""
     losses: dict[int, list[float | None]] = field(default_factory=dict)
@@ -69,6 +72,7 @@ class Late(Job):
                 trainer.step(gradient(trainer.params, batch), loss=told)
                 self.losses.setdefault(worker, []).append(trainer.loss)
                 self.at[worker, trainer.steps] = Seat.mine().simulation.time.now
+                self.events[worker, trainer.steps] = Seat.mine().simulation.time.events
                 if Seat.mine().simulation.faults.noticed(worker):
                     self.told.setdefault(worker, []).append(trainer.steps)
         own = bits(trainer.params)
@@ -95,8 +99,8 @@ def check(result: Result) -> None:
     check_replicas(result.records)
     used = Counter(
         sample
-        for record in steps(result.records)
-        for one in record["contributions"]
+        for _, brought in uses(result.records)
+        for one in brought
         for sample in one["samples"]
     )
     assert set(used.values()) == {1}, "a sample counts twice"
@@ -187,6 +191,40 @@ def test_nobody_waits_for_a_worker_whose_part_is_under_way(tmp_path: Path, long_
         assert (job.at[worker, H] < over) == (long_in >= H - DELAY)
         # It has yet to send its next part.
         assert job.at[worker, 2 * H] > over
+
+
+def test_samples_of_a_worker_that_dies_after_its_part_was_sent_are_dealt_again(
+    tmp_path: Path,
+) -> None:
+    """Also of those that it had taken: what it learnt in them is lost."""
+    known: dict[str, Any] = {"samples": 190, "most": 10**9, "slow": 40 * H, "long_in": H - 1}
+    calm = late(tmp_path / "a", delayed, **known)
+    check_exactly_once(calm.run().records, calm.samples, 1)
+    # The others have committed the round. It is still in the last step of it.
+    assert calm.at[0, H] < calm.at[SLOW, H]
+    job = late(tmp_path / "b", delayed, **known, kills=[Kill(SLOW, calm.events[0, H] + 5)])
+    result = job.run()
+    check(result)
+    check_exactly_once(result.records, job.samples, 1)
+    assert set(result.finals) == {0, 2, 3}
+    done = steps(result.records)
+    assert all(SLOW in one["workers"] for one in done[:H]), "its part counts"
+    again = {sample for one in done[H - DELAY : H] for sample in of(one, SLOW)}
+    assert len(again) == 2 * DELAY
+    assert again <= {sample for one in done[H:] for w in (0, 2, 3) for sample in of(one, w)}
+
+
+def of(record: Record, worker: int) -> list[int]:
+    """The samples of one worker in a step."""
+    return [s for one in record["contributions"] if one["worker"] == worker for s in one["samples"]]
+
+
+def test_the_last_part_of_a_pass_is_sent_with_its_last_step(tmp_path: Path) -> None:
+    """So all samples of the pass are in the model of all."""
+    job = late(tmp_path, delayed, samples=8 * 2 * H, most=10**9, slow=2)
+    result = job.run()
+    check(result)
+    assert [one["sent"] for one in steps(result.records)] == [H - DELAY] * H + [H] * H
 
 
 def test_who_is_told_to_leave_while_parts_travel_is_gone_after_two_rounds(tmp_path: Path) -> None:

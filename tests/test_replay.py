@@ -13,7 +13,7 @@ from spotmpi.errors import TraceError
 from spotmpi.optimizers import SGD, Momentum, Optimizer
 from spotmpi.protocol.host_ring import orders
 from spotmpi.protocol.sampler import Sampler
-from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps, uses
 from spotmpi.trace.records import Record
 
 N = 50
@@ -58,6 +58,41 @@ def run(passes: int = 3) -> list[Record]:
         records.append(step(len(records), *made, rate=0.05 * len(workers)))
         sampler.count(workers)
     return records
+
+
+def with_part(number: int, sent: int, *made: tuple[int, list[int] | None], loop: int = 0) -> Record:
+    """A step of a round of three, whose parts were made with the ``sent``-th of them."""
+    known = {"round": number // 3, "workers": [worker for worker, _ in made], "loop": loop}
+    return {**step(number, *made), **known, "sent": sent}
+
+
+def test_samples_of_a_step_after_a_part_count_if_its_worker_goes_on() -> None:
+    """Here these are 4 and 5."""
+    first = [with_part(n, 2, (0, [2 * n]), (1, [2 * n + 1])) for n in range(3)]
+    # Worker 1 has died.
+    alone = [with_part(n, 3, (0, [n + 2])) for n in range(3, 6)]
+    used = [[one["samples"] for one in brought] for _, brought in uses([*first, *alone])]
+    assert used == [[[0], [1]], [[2], [3]], [[4]], [[5]], [[6]], [[7]]]
+    check_exactly_once([*first, *alone], 8, 1)
+    both = [with_part(n, 3, (0, [n + 3]), (1, [])) for n in range(3, 6)]
+    check_exactly_once([*first, *both], 9, 1)
+    with pytest.raises(TraceError, match="used sample 5 again"):
+        check_exactly_once([*first, with_part(3, 3, (0, [5]), (1, []))], 8, 1)
+
+
+def test_no_sample_of_a_step_after_a_part_counts_after_a_resume_or_at_the_end() -> None:
+    first = [with_part(n, 2, (0, [2 * n]), (1, [2 * n + 1])) for n in range(3)]
+    again = [with_part(n, 3, (0, [n + 1]), (1, [])) for n in range(3, 6)]
+    check_exactly_once([*first, resume(3), *again], 7, 1)
+    with pytest.raises(TraceError, match="sample 4 is missing"):
+        check_exactly_once(first, 6, 1)
+
+
+def test_a_step_after_a_part_waits_for_the_next_round_of_its_own_loop() -> None:
+    first = [with_part(n, 2, (0, [2 * n]), (1, [2 * n + 1])) for n in range(3)]
+    within = [with_part(n, 3, (0, []), (1, []), loop=1) for n in range(3, 6)]
+    alone = [with_part(n, 3, (0, [n - 1])) for n in range(6, 9)]
+    check_exactly_once([*first, *within, *alone], 8, 1)
 
 
 def by_hand(records: list[Record], beta: float) -> Params:

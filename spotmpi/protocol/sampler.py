@@ -4,27 +4,27 @@ All workers hold an equal sampler and compute the same leases without a message.
 steps of one round. It belongs to the round, not to a membership: once anybody has been dealt round
 ``r``, everybody keeps that lease. If a worker is lost before its slice counted, that slice goes
 back to a pool that is dealt first.
+
+If contributions are made some steps before the round ends, nobody knows of a worker that dies
+whether it took these steps. Their samples are *pending* until the worker contributes again.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from spotmpi.errors import UsageError
-from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.membership import WorkerId
 
 Indices = npt.NDArray[np.int64]
-
-PacesOf = Callable[[Sequence[WorkerId]], Sequence[int]]
-"""Function that returns the steps of these workers in the next round."""
 
 FIRST_SAMPLE: Indices = np.zeros(1, dtype=np.int64)
 """A batch for a rehearsal."""
@@ -55,6 +55,8 @@ class Lease:
     """Steps of each slot, if workers take as many as they can in the time of the round."""
     taken: tuple[int, ...] = ()
     """Steps of each slot that were taken, if scripts stopped early: only their samples count."""
+    delay: int = 0
+    """Steps of each slot that come after its contribution is made."""
 
     def slot(self, number: int) -> Indices:
         """Return the samples of one slot that count."""
@@ -115,6 +117,13 @@ class Lease:
                 left.append(dealt[self._used(slot, dealt) :])
         return left
 
+    def late(self, slot: int) -> tuple[int, int]:
+        """Return where the samples of one slot that count and come after its contribution begin
+        and end, among all samples."""
+        begin, end = _bounds(len(self.samples), slot, len(self.slots))
+        after, _ = _bounds(end - begin, self.steps - self.delay, self.steps)
+        return begin + after, begin + max(after, len(self.slot(slot)))
+
     def _dealt(self, slot: int) -> Indices:
         if self.paces:
             return self.samples[self._begins[slot] : self._begins[slot + 1]]
@@ -152,13 +161,32 @@ def _table(slots: tuple[WorkerId, ...]) -> Mapping[WorkerId, Sequence[int]]:
 
 
 def _share(samples: Indices, number: int, many: int) -> Indices:
-    share, extra = divmod(len(samples), many)
+    begin, end = _bounds(len(samples), number, many)
+    return samples[begin:end]
+
+
+def _bounds(samples: int, number: int, many: int) -> tuple[int, int]:
+    """Return where one of ``many`` shares begins and ends. The first ones may have one more."""
+    share, extra = divmod(samples, many)
     begin = number * share + min(number, extra)
-    return samples[begin : begin + share + (number < extra)]
+    return begin, begin + share + (number < extra)
 
 
 def _joined(parts: Sequence[Indices]) -> Indices:
     return parts[0] if len(parts) == 1 else np.concatenate([_NOTHING, *parts])
+
+
+class Pending(NamedTuple):
+    """Samples that count if their worker contributes again. A newcomer is told the places of most:
+    their numbers would be too many."""
+
+    worker: WorkerId
+    pooled: Indices
+    """Those that were put back before."""
+    begin: int
+    """Place of the others in the order of the pass ..."""
+    end: int
+    """... and the end of it."""
 
 
 _NUMBERS = ("pass", "cursor", "steps")
@@ -180,17 +208,23 @@ class Sampler:
         self._pass = 0
         self._cursor = 0
         self._pool = _NOTHING
+        self._pending: Sequence[Pending] = ()
         self._order = self._shuffled()
         self._lease: Lease | None = None
 
     def deal(
-        self, workers: Sequence[WorkerId], steps: int = 1, paces: Sequence[int] = ()
+        self,
+        workers: Sequence[WorkerId],
+        steps: int = 1,
+        paces: Sequence[int] = (),
+        delay: int = 0,
     ) -> Lease | None:
         """Return the lease of the next round, ``steps`` long; None when all passes are done.
 
         The first call for a round fixes its lease for ``workers``; later ones return that lease
         until `count`. At the end of a pass it may have fewer steps. ``paces``: the steps of each
-        worker, if they differ.
+        worker, if they differ. ``delay``: the last steps of the round, which come after the
+        contributions to it. The last lease of a pass has none: its samples must count in the pass.
         """
         if self._lease is None and not self.over:
             batches = sum(paces) or len(workers) * steps
@@ -198,8 +232,9 @@ class Sampler:
             least = -(-len(samples) // (self.batch_size * len(workers)))
             size = self.batch_size * batches
             own = tuple(max(1, -(-len(samples) * pace // size)) for pace in paces)
-            known = self.steps, self._pass, tuple(workers), samples
-            self._lease = Lease(*known, min(steps, least), own)
+            known = self.steps, self._pass, tuple(workers), samples, min(steps, least), own
+            last = len(samples) == self._left
+            self._lease = Lease(*known, delay=0 if last else delay)
         return self._lease
 
     def end(self, taken: Sequence[int]) -> Lease | None:
@@ -213,26 +248,31 @@ class Sampler:
         """Return the steps to come, if ``workers`` workers take them with full batches. The steps
         of a fixed lease that does not count yet are among them."""
         size = self.batch_size * workers
-        here = len(self._pool) + self.n - self._cursor
         passes = self.passes - self._pass
-        return -(-here // size) + (passes - 1) * -(-self.n // size) if passes > 0 else 0
+        return -(-self._left // size) + (passes - 1) * -(-self.n // size) if passes > 0 else 0
+
+    @property
+    def _left(self) -> int:
+        """Samples of the pass that do not count yet, those of a fixed lease among them."""
+        return len(self._pool) + self.n - self._cursor
 
     @property
     def over(self) -> bool:
         """True if all passes are done."""
         return self._pass >= self.passes or not self.n
 
-    def count(self, contributors: Iterable[WorkerId]) -> None:
-        """Commit the fixed lease's round. Samples of others than ``contributors`` go back, and
-        so do those of steps that were not taken."""
+    def count(self, contributors: Collection[WorkerId]) -> None:
+        """Commit the fixed lease's round. Samples of others than ``contributors`` go back: those
+        that they were dealt, and those that are pending. So do samples of steps not taken."""
         after = self.after(contributors)
         if after["pass"] != self._pass:
             self._pass = after["pass"]
             self._order = self._shuffled()
         self._cursor, self._pool, self.steps = after["cursor"], after["pool"], after["steps"]
+        self._pending = after["pending"]
         self._lease = None
 
-    def after(self, contributors: Iterable[WorkerId]) -> dict[str, Any]:
+    def after(self, contributors: Collection[WorkerId]) -> dict[str, Any]:
         """Return the `state` that `count` of these contributors would lead to."""
         lease = self._lease
         if lease is None:
@@ -240,13 +280,32 @@ class Sampler:
         pooled, used = len(self._pool), len(lease.samples)
         # The lease was cut from the front of pool + order: the rest is untouched.
         left, pool = lease.without(contributors), self._pool[used:]
+        if self._pending:
+            here = frozenset(contributors)
+            left = [*(self._of(one) for one in self._pending if one.worker not in here), *left]
         if left:
             pool = np.concatenate([*left, pool])
         number, cursor = self._pass, self._cursor + max(0, used - pooled)
         if cursor == self.n and not len(pool):
             number, cursor = number + 1, 0
-        steps = self.steps + 1
-        return {"n": self.n, "pass": number, "cursor": cursor, "steps": steps, "pool": pool}
+        known = {"n": self.n, "pass": number, "cursor": cursor, "steps": self.steps + 1}
+        return {**known, "pool": pool, "pending": self._pending_after(lease, contributors)}
+
+    def _pending_after(self, lease: Lease, contributors: Collection[WorkerId]) -> list[Pending]:
+        if not lease.delay:
+            return []
+        found, pooled = [], min(len(self._pool), len(lease.samples))
+        for slot in lease.slots_of(contributors):
+            begin, end = lease.late(slot)
+            if begin < end:
+                places = (self._cursor + max(0, place - pooled) for place in (begin, end))
+                found.append(
+                    Pending(lease.slots[slot], self._pool[begin : min(end, pooled)], *places)
+                )
+        return found
+
+    def _of(self, pending: Pending) -> Indices:
+        return np.concatenate([pending.pooled, self._order[pending.begin : pending.end]])
 
     def lent(self) -> dict[str, Any] | None:
         """Return the fixed lease as plain values, which `borrow` needs beside the `state`. None if
@@ -265,14 +324,21 @@ class Sampler:
         return self._lease
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint or a newcomer needs of this sampler."""
+        """Return what a newcomer needs of this sampler."""
         return {
             "n": self.n,
             "pass": self._pass,
             "cursor": self._cursor,
             "steps": self.steps,
             "pool": self._pool,
+            "pending": self._pending,
         }
+
+    def kept(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this sampler. What is pending goes back: nobody will
+        know whether the workers that are gone then had taken these steps."""
+        pool = np.concatenate([*map(self._of, self._pending), self._pool])
+        return {**self.state(), "pool": pool, "pending": ()}
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Go on where the sampler with this `state` stood."""
@@ -282,14 +348,13 @@ class Sampler:
                 f"has {self.n}: resume with the same data, or train without --resume"
             )
         self._pass, self._cursor, self.steps = (int(str(state[k])) for k in _NUMBERS)
-        self._pool = pool_of(state)
+        self._pool, self._pending = pool_of(state), _pending_of(state)
         self._order = self._shuffled()
         self._lease = None
 
     def _next(self, batches: int) -> Indices:
         # At the end of a pass the rest is spread, so that nobody waits for one full batch.
-        left = len(self._pool) + self.n - self._cursor
-        return self._first(min(left, self.batch_size * batches))
+        return self._first(min(self._left, self.batch_size * batches))
 
     def _first(self, want: int) -> Indices:
         ahead = self._order[self._cursor : self._cursor + max(0, want - len(self._pool))]
@@ -309,86 +374,19 @@ def pool_of(state: Mapping[str, object]) -> Indices:
     return np.asarray(state["pool"], dtype=np.int64)
 
 
+def _pending_of(state: Mapping[str, Any]) -> list[Pending]:
+    known = [Pending(*one) for one in state.get("pending", ())]
+    return [one._replace(pooled=np.asarray(one.pooled, dtype=np.int64)) for one in known]
+
+
+def told_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a sampler's `state` as JSON values."""
+    pending = [one._replace(pooled=one.pooled.tolist()) for one in _pending_of(state)]
+    return {**state, "pool": pool_of(state).tolist(), "pending": pending}
+
+
 _ORDERS: WeakValueDictionary[tuple[int, ...], Indices] = WeakValueDictionary()
 """Orders that are in use. Equal samplers of one process share theirs."""
-
-
-class Dealer:
-    """What one worker has been dealt, and for whom. It keeps equal samplers equal in recoveries.
-
-    A round is dealt for the membership in which the first worker draws it. After a recovery the
-    verdict tells all whether anybody alive has drawn the next round, and for whom.
-    """
-
-    def __init__(self) -> None:
-        self.committed = 0
-        """Leases drawn and committed."""
-        self._basis: Membership | None = None
-        self._drawn: Sampler | None = None
-
-    @property
-    def drawn(self) -> Sampler | None:
-        """The sampler of the lease that is drawn and not committed; None if there is none."""
-        return self._drawn
-
-    @property
-    def dealt(self) -> tuple[int, int]:
-        """Leases drawn so far, and the generation for which the last was dealt."""
-        generation = self._basis.generation if self._basis else 0
-        return self.committed + (self._drawn is not None), generation
-
-    def after(self) -> int:
-        """Return the leases committed once the drawn one is."""
-        return self.committed + (self._drawn is not None)
-
-    def restore(self, committed: int) -> None:
-        """Go on where the dealer with this `after` stands. Nothing is drawn."""
-        self.committed = committed
-        self._drawn = self._basis = None
-
-    def draw(
-        self,
-        sampler: Sampler,
-        membership: Membership,
-        steps: int = 1,
-        paces: PacesOf = lambda _workers: (),
-    ) -> Lease | None:
-        """Return the next lease of ``sampler``, for ``membership`` unless it was dealt for another.
-        ``paces``: a function of the workers."""
-        workers = (self._basis or membership).ids
-        lease = sampler.deal(workers, steps, paces(workers))
-        if lease is not None:
-            self._basis = self._basis or membership
-            self._drawn = sampler
-        return lease
-
-    def count(self, contributors: Iterable[WorkerId]) -> None:
-        """Commit the drawn lease with the slices of ``contributors``."""
-        if self._drawn is None:
-            raise RuntimeError("no step is drawn that could count")
-        self._drawn.count(contributors)
-        self.committed += 1
-        self._drawn = self._basis = None
-
-    def end(self, taken: Sequence[int]) -> Lease | None:
-        """Cut the drawn lease to the steps ``taken`` of each slot; None if none is drawn."""
-        return None if self._drawn is None else self._drawn.end(taken)
-
-    def drop(self, sampler: Sampler) -> None:
-        """Drop what the script has drawn from ``sampler``: it will not use it.
-
-        The next lease is dealt for the same membership, because other workers may have gone on to
-        it. A recovery, or the lease's commit, says for whom it is then.
-        """
-        if self._drawn is sampler:
-            self._drawn = None
-
-    def resume(self, dealt: int, dealt_for: Membership | None) -> None:
-        """Go on after a recovery: a live worker drew lease ``dealt - 1``, for ``dealt_for``."""
-        if dealt <= self.committed:
-            self._basis = None  # the next lease is nobody's yet: deal it for the new membership
-        elif self._drawn is None and dealt_for is not None:
-            self._basis = dealt_for
 
 
 _STEP = 0x9E3779B97F4A7C15

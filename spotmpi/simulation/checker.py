@@ -22,7 +22,14 @@ from spotmpi.simulation.commons import Commons
 from spotmpi.simulation.following import Following
 from spotmpi.simulation.means import mean_of, perhaps_full
 from spotmpi.simulation.model import RATE, Array, first_params, whose
-from spotmpi.simulation.truths import Brought, is_asynchronous, is_together, steps_of_a_round
+from spotmpi.simulation.truths import (
+    Brought,
+    is_asynchronous,
+    is_together,
+    steps_of_a_round,
+    steps_until_heard,
+)
+from spotmpi.simulation.used_samples import UsedSamples
 from spotmpi.training.keeping.checkpoints import MOST_TRIES
 
 PATIENCE = 3
@@ -153,6 +160,8 @@ class Checker:
         """What was done once at some moment, by whom, and what came of it."""
         self._longest = max(map(steps_of_a_round, strategies))
         """Steps of a round."""
+        self._heard = max(map(steps_until_heard, strategies))
+        """Steps until a round ends with a word that was said after a wish."""
         self.pairs = Commons(arrays)
         """What workers come to that take steps at their own pace."""
         self._following = Following(strategies[0], arrays, self.pairs, self._first)
@@ -163,9 +172,7 @@ class Checker:
         self._round = 1 if all(map(is_asynchronous, strategies)) else self._longest
         """So many steps, or rounds where steps are not alike, make a round."""
         self._patience = PATIENCE * self._round
-        self._unused = np.ones(samples, np.bool_)
-        """Samples of the present pass that have yet to count."""
-        self._passed = 0
+        self._used = UsedSamples(samples)
         self._early = False
 
     # What scripts see.
@@ -386,14 +393,20 @@ class Checker:
         self._published = step + 1
         self.hold(self._following.went(record))
         contributions = record["contributions"]
+        # Nothing goes ahead if the trace does not say so.
+        taken, sent = self._following.taken, record.get("sent", self._longest)
+        if not taken:
+            self._used.begin(record["workers"])
         if [c["worker"] for c in contributions] != [*record["workers"]]:
             raise Violation(f"step {step}: contributions of others than {record['workers']}")
         brought = []
         for contribution in contributions:
             worker, weight = contribution["worker"], contribution["weight"]
-            if self._following.asynchronous or self._died_on_the_way(step, worker, record):
+            used = self._used.use(worker, contribution["samples"], taken >= sent)
+            if used and self._whole:
+                raise Violation(f"step {step}: {used}")
+            if self._following.asynchronous or self._died_on_the_way(step, worker, taken >= sent):
                 brought.append(Brought(worker, contribution["samples"], weight, _NOTHING))
-                self._use(step, worker, contribution["samples"])
                 continue
             batch, grads = self._gradients[step, worker]
             if (weight and batch != contribution["samples"].tolist()) or weight not in (
@@ -402,10 +415,8 @@ class Checker:
             ):
                 raise Violation(f"step {step}: worker {worker} was dealt {batch}: {contribution}")
             brought.append(Brought(worker, np.array(batch), weight, grads))
-            self._use(step, worker, contribution["samples"])
-        if not self._unused.any():
-            self._passed += 1
-            self._unused[:] = True
+        if (wrong := self._used.step()) and self._whole:
+            raise Violation(f"step {step}: {wrong}")
         active = sum(bool(one.weight) for one in brought)
         follows = is_together(self._following.strategy)
         if record["rate"] != RATE * (active / self._workers if follows else 1.0):
@@ -414,13 +425,12 @@ class Checker:
         if record["digest"] is not None:
             self._follow(step, record)
 
-    def _died_on_the_way(self, step: int, worker: WorkerId, record: Mapping[str, Any]) -> bool:
+    def _died_on_the_way(self, step: int, worker: WorkerId, ahead: bool) -> bool:
         """True if it died before this step, with all that it brings to the round under way: the
-        others committed that, and the samples count that it was dealt."""
+        others committed that."""
         if (step, worker) in self._gradients:
             return False
-        sent = record.get("sent", self._longest)  # nothing goes ahead if the trace does not say so
-        if worker not in self._deaths or self._following.taken < sent:
+        if worker not in self._deaths or not ahead:
             raise Violation(f"step {step}: worker {worker} brought something and took no such step")
         return True
 
@@ -460,11 +470,6 @@ class Checker:
         if name not in self._wanted_once:
             raise Violation(f"{name} is followed from step {step} on, which nobody has asked for")
         self.hold(self._following.change(step, name, self._deaths, self._whole))
-
-    def _use(self, step: int, worker: WorkerId, samples: Indices) -> None:
-        if self._whole and not self._unused[samples].all():
-            raise Violation(f"step {step}: worker {worker} used a sample again: {samples}")
-        self._unused[samples] = False
 
     # Newcomers.
 
@@ -558,9 +563,9 @@ class Checker:
         if (
             self._whole
             and not (end.stopped or self._early)
-            and (self._passed != self._passes or not self._unused.all())
+            and (self._used.passed != self._passes or not self._used.between)
         ):
-            raise Violation(f"{self._passed} of {self._passes} passes are complete")
+            raise Violation(f"{self._used.passed} of {self._passes} passes are complete")
         since, strategy = self._wanted_now
         late = end.steps - since > PATIENCE * self._longest and not self._changes
         if late and self._following.strategy != strategy:
@@ -587,8 +592,8 @@ class Checker:
             return
         on_the_way = [step for step, complete in self._kept.items() if not complete]
         for due in (*self._due, *range(self._keeps, end.steps, self._keeps)):
-            latest = max(due, self._changed_after) + 1 + self._longest
-            if due <= end.steps - self._longest and not any(
+            latest = max(due, self._changed_after) + 1 + self._heard
+            if due <= end.steps - self._heard and not any(
                 due <= step <= latest for step in on_the_way
             ):
                 raise Violation(f"a checkpoint was due at step {due}: {self._kept} were written")

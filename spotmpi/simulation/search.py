@@ -16,7 +16,7 @@ from spotmpi.settings import Settings
 from spotmpi.simulation.checker import Checker
 from spotmpi.simulation.launcher import Launcher
 from spotmpi.simulation.schedules import KINDS, Campaign, Schedule
-from spotmpi.simulation.training import Book, Trainee, samples
+from spotmpi.simulation.training import Book, Trainee, dealt
 from spotmpi.trace.records import Trace
 
 __all__ = ["Finding", "Outcome", "execute", "outcome_of", "length", "search", "shrink"]
@@ -66,8 +66,7 @@ def execute(
     every = schedule.checkpoint_every
     checker = Checker(
         members,
-        samples(schedule.workers),
-        schedule.passes,
+        *dealt(schedule),
         simulation.deaths,
         every,
         schedule.arrays,

@@ -49,12 +49,22 @@ _IN_PIECES = 0.7
 _FEW = 0.25
 """Of all runs with rounds of several steps: those whose script leaves its batches early."""
 _EVERY = 3
-"""Steps between two questions, and between two things that are done once."""
+"""Steps between two questions, and between two things that are done once ..."""
+_EVERY_DELAYED = 7
+"""... with a delay: each makes a round shorter."""
 
 
 def samples(workers: int) -> int:
     """Of one pass: not quite as many as its workers are dealt in `STEPS`."""
     return BATCH * workers * STEPS - 1
+
+
+def dealt(schedule: Schedule) -> tuple[int, int]:
+    """The samples of one pass, and the passes. With a delay there is one long pass: the last round
+    of a pass has none."""
+    many, passes = samples(schedule.workers), schedule.passes
+    delayed = any(named(one).delay for one in schedule.strategies)
+    return (many * passes, min(1, passes)) if delayed else (many, passes)
 
 
 class Book(Trace):
@@ -165,7 +175,7 @@ class Trainee:
         self.me = me
         self._simulation = simulation
         self._checker = checker
-        self._samples, self._passes = samples(len(simulation.membership)), schedule.passes
+        self._samples, self._passes = dealt(schedule)
         optimizer = Momentum(lr=RATE)
         self._arrays = schedule.arrays
         strategies = list(map(named, schedule.strategies))
@@ -252,9 +262,10 @@ class Trainee:
                 if learnt:  # of the others' step, that is
                     delays, asynchronous = self._delays, self._asynchronous
                 asynchronous = asynchronous or self._asynchronous
-                if self._steps % _EVERY == 2 and delays and not asynchronous:
+                every = _EVERY_DELAYED if delays else _EVERY
+                if self._steps % every == 2 and delays and not asynchronous:
                     yield from self._once(("in the loop", self._steps))
-                if self._steps % _EVERY == 0 and not asynchronous:
+                if self._steps % every == 0 and not asynchronous:
                     yield from self._ask("in the loop")
                 if self._most is not None and self._steps >= self._most:
                     self._checker.leaves_batches()

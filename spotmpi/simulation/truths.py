@@ -330,6 +330,12 @@ def steps_of_a_round(strategy: str) -> int:
     return int(steps / options.get("fragments", 1))
 
 
+def steps_until_heard(strategy: str) -> int:
+    """At most, from a wish to the end of a round that hears of it: what is wished after a round's
+    word was said is heard in the next one."""
+    return steps_of_a_round(strategy) + int(options_of(strategy).get("delay", 0))
+
+
 _LENGTHS = {
     "localsgd": "h",
     "easgd": "every",

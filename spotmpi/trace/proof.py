@@ -268,8 +268,8 @@ def _contributions(told: _Told) -> str:
 def _samples(told: _Told) -> str:
     """Each was used once in each pass."""
     loops = _Loops(told)
-    for record in told.steps:
-        for one in replay.contributions(record):
+    for record, brought in replay.uses(told.records):
+        for one in brought:
             if one["samples"] is None:
                 raise _Untold("the script deals its own: only those of batches() are told")
             loops.use(record, one["worker"], replay.samples_of(record, one))

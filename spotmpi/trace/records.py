@@ -20,7 +20,11 @@ step        step (from 0), round, generation, workers [ids], contributions [{wor
             The steps of one round are committed together, with its rate, and only the last of them
             has a digest. loop and pass, where batches are dealt: as batches has them. taken
             [counts], where workers take different numbers of steps on the way to a round: how many
-            each of the workers took; their samples stand in equal parts then
+            each of the workers took; their samples stand in equal parts then. sent, where
+            contributions are made before the round ends: after how many of its steps, and shares
+            [counts]: the samples that those stand for. The samples of later steps count if their
+            worker takes part in the next round of the same loop, and no resume lies between; else
+            they are dealt again (`spotmpi.replay.uses`)
 recovery    generation, lost [ids], step, detect_ms, revoke_ms, reconcile_ms, accept_ms,
             restart_ms, total_ms (null where the moment of death is unknown), verdict
             ("repair", "retry" or "none"), lost_steps, recomputed_gradients,

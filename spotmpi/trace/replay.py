@@ -5,7 +5,8 @@ Nothing here takes part in training; it reads what `trace.records` wrote. All fu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ __all__ = [
     "steps",
     "summed",
     "switches",
+    "uses",
 ]
 
 
@@ -86,16 +88,45 @@ def switches(records: Iterable[Record]) -> dict[int, str]:
     return found
 
 
+def uses(records: Sequence[Record]) -> Iterator[tuple[Record, list[dict[str, Any]]]]:
+    """Yield the steps that count, each with those of its contributions whose samples count.
+
+    If contributions are made before the last step of a round, nobody knows whether a worker that
+    dies took the later steps. Their samples count if the worker takes part in the next round of the
+    same loop over batches, and no resume lies between; else they are dealt again. TraceError as in
+    `steps`.
+    """
+    begun, rounds = sorted(resumed(records)), list[list[Record]]()
+    for record in steps(records):
+        of = record.get("round")
+        if not rounds or of is None or of != rounds[-1][0].get("round") or record["step"] in begun:
+            rounds.append([])
+        rounds[-1].append(record)
+    goes_on: list[Collection[WorkerId]] = []
+    after: dict[tuple[Any, int], Collection[WorkerId]] = {}
+    for of_round in reversed(rounds):
+        first = of_round[0]
+        part = first.get("loop"), bisect_right(begun, first["step"])
+        goes_on.append(after.get(part, ()))
+        after[part] = first.get("workers", ())
+    for of_round, there in zip(rounds, reversed(goes_on), strict=True):
+        for number, record in enumerate(of_round):
+            brought = contributions(record)
+            if number >= record.get("sent", len(of_round)):
+                brought = [one for one in brought if one["worker"] in there]
+            yield record, brought
+
+
 def check_exactly_once(records: Iterable[Record], n: int, passes: int) -> None:
     """Every one of ``n`` samples counted exactly once in each of ``passes`` passes.
 
-    A contribution counts as it was committed, whatever was tried before; a pass ends with a step.
+    A contribution counts as `uses` says, whatever was tried before; a pass ends with a step.
     TraceError names the first offence.
     """
     seen = np.zeros(n, dtype=np.bool_)
     done = 0
-    for record in steps(records):
-        for contribution in contributions(record):
+    for record, brought in uses(list(records)):
+        for contribution in brought:
             samples = samples_of(record, contribution)
             who = f"step {record['step']}: worker {contribution['worker']}"
             if len(samples) != contribution["weight"]:

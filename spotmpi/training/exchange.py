@@ -129,8 +129,10 @@ class TrainingExchange:
             else:
                 self._teach(membership)
         if self.round.kind == control_word.STEP or self.round.adds:
-            steps = self.training.progress.steps + self.round.adds
-            self.context.faults.arm(range(self.turns.now.first, steps))
+            turn, steps = self.turns.now, self.training.progress.steps + self.round.adds
+            if not self.turns.level:
+                steps = turn.first + turn.taken  # the script takes the others later
+            self.context.faults.arm(range(turn.first, steps))
         if self.turns.level or self.round.kind != control_word.STEP:  # else the script goes on
             self.records.entered()
 

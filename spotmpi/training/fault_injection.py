@@ -20,7 +20,8 @@ class Faults(Protocol):
     """Hears of a worker's rounds, and may end the worker on purpose."""
 
     def arm(self, steps: range) -> None:
-        """Called before the all-reduce of these ``steps``."""
+        """Called before the all-reduce of these ``steps``, or in a step that follows after this
+        worker has sent all that it brings."""
 
     def hold(self) -> None:
         """Called before the start of the part that completes it."""

@@ -136,6 +136,9 @@ class Session:
         delayed, opened = sync.strategy.delay > 0, self._driver.ledger.open
         if delayed and self._exchange.boundary.changes and not opened:
             yield from self._runner.change()  # no worker may leave in the middle of its steps
+        if delayed and opened:  # this worker's part is under way
+            self.context.faults.arm(range(turn.first + turn.taken, turn.first + turn.taken + 1))
+            self.context.faults.hold()
         if begun := opened and not delayed:
             self._exchange.round.check(self._driver.started)
         now = self.turns.position()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 from collections import Counter
 
 import hypothesis.strategies as st
@@ -11,8 +13,9 @@ import pytest
 from hypothesis import given
 
 from spotmpi.errors import UsageError
+from spotmpi.protocol.dealer import Dealer
 from spotmpi.protocol.membership import Membership
-from spotmpi.protocol.sampler import Dealer, Sampler, generator, shuffled
+from spotmpi.protocol.sampler import Sampler, generator, shuffled, told_of
 
 
 @given(
@@ -42,6 +45,72 @@ def test_each_sample_counts_once_in_each_pass(
 
 
 @given(
+    n=st.integers(0, 60),
+    passes=st.integers(1, 3),
+    workers=st.integers(1, 5),
+    delay=st.integers(1, 3),
+    fates=st.lists(st.tuples(st.sets(st.integers(0, 4)), st.booleans(), st.booleans()), max_size=9),
+)
+def test_a_step_after_a_contribution_counts_once_its_worker_contributes_again(
+    n: int,
+    passes: int,
+    workers: int,
+    delay: int,
+    fates: list[tuple[set[int], bool, bool]],
+) -> None:
+    """Some workers are lost (never all): before they contribute, or ``late``, after it. Scripts
+    may stop ``early`` in a round. Others take over who know the state only, as it came by JSON."""
+    steps = delay + 2
+    sampler, other = (Sampler(n, 2, passes, [3]) for _ in range(2))
+    alive = list(range(workers))
+    counted: list[Counter[int]] = [Counter() for _ in range(passes)]
+    pending: dict[int, list[int]] = {}
+    """What workers were to take after their last contributions."""
+    left = n
+    while (deal := sampler.deal(alive, steps, (), delay)) is not None:
+        assert deal.delay == (0 if len(deal.samples) == left else delay)
+        lost, late, early = fates.pop() if fates else (set(), False, False)
+        stays = [worker for worker in alive if worker not in lost] or alive[:1]
+        brought = alive if late else stays
+        many = deal.steps - early
+        if early:
+            assert sampler.end([many] * len(deal.slots))
+        before, pending = pending, {}
+        for worker in brought:
+            counted[deal.pass_number].update(before.get(worker, []))
+            for step in range(many):
+                batch = deal.batch(worker, step).tolist()
+                if step < deal.steps - deal.delay:
+                    counted[deal.pass_number].update(batch)
+                else:
+                    pending.setdefault(worker, []).extend(batch)
+        sampler.count(brought)
+        alive = stays
+        done = counted[deal.pass_number].total() + sum(map(len, pending.values()))
+        left = n - done % n if n else 0
+        other.restore(json.loads(json.dumps(told_of(sampler.state()))))
+        sampler, other = other, sampler
+    assert not any(pending.values()), "nothing is pending after a pass"
+    assert counted == [Counter(range(n))] * passes
+
+
+def test_a_checkpoint_puts_what_is_pending_back() -> None:
+    """Whoever resumes does not know whether others had taken these steps."""
+    sampler, used = Sampler(40, 2, 1, [0]), Counter[int]()
+    deal = sampler.deal([0, 1], 3, (), 1)
+    assert deal is not None
+    for worker, step in itertools.product([0, 1], range(2)):
+        used.update(deal.batch(worker, step).tolist())
+    sampler.count([0, 1])
+    again = Sampler(40, 2, 1, [0])
+    again.restore(sampler.kept())
+    while (deal := again.deal([7])) is not None:
+        used.update(deal.samples.tolist())
+        again.count([7])
+    assert used == Counter(range(40))
+
+
+@given(
     steps=st.integers(0, 20),
     lost=st.sets(st.integers(1, 3), max_size=2),
     workers=st.integers(1, 5),
@@ -65,6 +134,26 @@ def test_a_restored_sampler_goes_on_where_the_other_stood(
         one.count(range(workers))
         other.count(range(workers))
     assert other.deal(range(workers)) is None
+
+
+def test_a_newcomer_is_told_places_of_what_is_pending_and_not_the_samples() -> None:
+    """All that it is told must fit into the head of a page."""
+    workers = range(64)
+    sampler = Sampler(1_000_000, 256, 1, [0])
+    for _ in range(3):  # in the second one worker is lost
+        sampler.deal(workers, 8, (), 4)
+        sampler.count([one for one in workers if one or sampler.steps != 1])
+    later = Sampler(1_000_000, 256, 1, [0])
+    known = json.dumps(told_of(sampler.state()))
+    assert len(known) < 16 * 8 * 256 + 100 * 64
+    later.restore(json.loads(known))
+    for one in (sampler, later):
+        one.deal(workers, 8, (), 4)
+        one.count(range(1, 64))
+    back, again = (one.deal(workers, 8) for one in (sampler, later))
+    assert back is not None
+    assert again is not None
+    np.testing.assert_array_equal(back.samples, again.samples)
 
 
 def test_all_samples_of_a_step_are_found_without_a_search_for_each_worker() -> None:

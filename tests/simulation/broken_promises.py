@@ -17,6 +17,7 @@ from spotmpi.fabric.sim.newcomers import Newcomers
 from spotmpi.fabric.sim.simulated_fabric import SimulatedFabric
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.protocol import recovery
+from spotmpi.protocol.dealer import Dealer
 from spotmpi.protocol.host_ring import RING, STRAIGHT
 from spotmpi.protocol.joining import Stage
 from spotmpi.protocol.ledger import Ledger, Settlement
@@ -32,7 +33,7 @@ from spotmpi.protocol.recovery import (
     TokenKind,
     Verdict,
 )
-from spotmpi.protocol.sampler import Dealer, Indices, Lease
+from spotmpi.protocol.sampler import Indices, Lease
 from spotmpi.protocol.state_pages import PageOrder
 from spotmpi.protocol.trials import Trial
 from spotmpi.rounds.driver import Driver

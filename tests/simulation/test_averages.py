@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spotmpi.arrays.backend import fill
@@ -20,8 +21,9 @@ from spotmpi.operators import (
     Step,
     StepPosition,
 )
+from spotmpi.protocol.dealer import Dealer
 from spotmpi.protocol.paces import Pace, paces
-from spotmpi.protocol.sampler import Dealer
+from spotmpi.protocol.sampler import Sampler
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.strategies import Strategy
@@ -146,6 +148,45 @@ def a_part_is_sent_after_another_one(patch: Patch) -> None:
         return [self.steps + bool(contributors), 0, None]
 
     patch.setattr(Progress, "snapshot", wrong)
+
+
+def what_the_lost_were_to_take_after_their_part_is_not_dealt_again(patch: Patch) -> None:
+    after = Sampler.after
+
+    def wrong(self: Sampler, contributors: Any) -> Any:
+        self._pending = ()
+        return after(self, contributors)
+
+    patch.setattr(Sampler, "after", wrong)
+
+
+def what_was_taken_after_a_part_is_dealt_again(patch: Patch) -> None:
+    after = Sampler.after
+
+    def wrong(self: Sampler, contributors: Any) -> Any:
+        lost = max(contributors)
+        known = after(self, contributors)
+        mine = [self._of(one) for one in self._pending if one.worker == lost]
+        return {**known, "pool": np.concatenate([*mine, known["pool"]])}
+
+    patch.setattr(Sampler, "after", wrong)
+
+
+def the_last_part_of_a_pass_goes_ahead_of_its_last_steps(patch: Patch) -> None:
+    deal = Sampler.deal
+
+    def wrong(self: Sampler, *known: Any) -> Any:
+        found = deal(self, *known)
+        if found is not None:
+            self._lease = found = replace(found, delay=min(known[-1], found.steps - 1))
+        return found
+
+    patch.setattr(Sampler, "deal", wrong)
+
+
+def a_newcomer_does_not_know_what_others_took_after_their_parts(patch: Patch) -> None:
+    restore = Sampler.restore
+    patch.setattr(Sampler, "restore", lambda self, known: restore(self, {**known, "pending": ()}))
 
 
 def a_lease_is_dealt_by_what_each_worker_knows_of_itself(patch: Patch) -> None:
@@ -334,6 +375,10 @@ BROKEN: list[tuple[Mutation, str]] = [
     (a_checkpoint_is_due_for_the_last_step_of_a_round_alone, "localsgd:h=3"),
     (what_is_sent_ahead_is_what_there_is_at_the_end, STREAMED),
     (a_part_is_sent_after_another_one, STREAMED),
+    (what_the_lost_were_to_take_after_their_part_is_not_dealt_again, STREAMED),
+    (what_was_taken_after_a_part_is_dealt_again, STREAMED),
+    (the_last_part_of_a_pass_goes_ahead_of_its_last_steps, STREAMED),
+    (a_newcomer_does_not_know_what_others_took_after_their_parts, STREAMED),
     (a_lease_is_dealt_by_what_each_worker_knows_of_itself, PAIRS),
     (a_newcomer_does_not_hear_of_others_paces, PAIRS),
     (a_worker_brings_its_pace_to_another_s_place, PAIRS),

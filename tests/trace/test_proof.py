@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.simulation.schedules import Campaign
+from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import execute, length
 from spotmpi.strategies import named
 from spotmpi.trace.interruptions import story
@@ -212,7 +212,7 @@ def parts(record: Record) -> list[dict[str, object]]:
     ]
 
 
-@pytest.mark.parametrize("strategy", [None, "localsgd:h=3", "adpsgd:control=3"])
+@pytest.mark.parametrize("strategy", [None, "localsgd:h=3", "adpsgd:control=3", STRATEGIES[-3]])
 @pytest.mark.parametrize("runs", [6, pytest.param(40, marks=pytest.mark.matrix)])
 def test_traces_of_trainings_that_lose_and_gain_workers_pass(
     tmp_path: Path, runs: int, strategy: str | None

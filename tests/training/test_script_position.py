@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import CheckpointError
+from spotmpi.protocol.dealer import evenly
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import Lease
 from spotmpi.training.script.script_position import ScriptPosition
@@ -61,42 +62,45 @@ def same(one: Lease | None, other: Lease | None) -> bool:
     """Whether two deals are equal."""
     if one is None or other is None:
         return one is other
-    head = one.number, one.pass_number, one.slots
-    return head == (other.number, other.pass_number, other.slots) and bool(
+    head = one.number, one.pass_number, one.slots, one.delay
+    return head == (other.number, other.pass_number, other.slots, other.delay) and bool(
         (one.samples == other.samples).all()
     )
 
 
 @pytest.mark.parametrize("open_first", [True, False])
 @pytest.mark.parametrize("contributors", [(0, 1), (0,), (1,)])
+@pytest.mark.parametrize("delay", [0, 1])
 def test_a_newcomer_draws_what_the_others_draw_next(
-    open_first: bool, contributors: tuple[int, ...]
+    open_first: bool, contributors: tuple[int, ...], delay: int
 ) -> None:
-    """Told in the midst of a step, of which some of the others' slices may come back."""
+    """Told in the midst of a round, of which some of the others' slices may come back. With a
+    ``delay`` so may samples of the round before, and of this one when worker 0 is lost after it."""
+    how = 1 + 2 * delay, evenly, delay
     others, newcomer = ScriptPosition(), ScriptPosition()
     loop(others)
-    number = others.open(20, 2, 2, 7)
+    number = others.open(40, 2, 2, 7)
     others.enter()
-    others.draw(number, TWO)
+    others.draw(number, TWO, *how)
     others.dealer.count(TWO.ids)
-    others.draw(number, TWO)
+    others.draw(number, TWO, *how)
     if open_first:
         newcomer.open(8, 2, 1, 7)
-        newcomer.open(20, 2, 2, 7)
+        newcomer.open(40, 2, 2, 7)
     newcomer.restore(json.loads(json.dumps(others.snapshot(contributors))))
     if not open_first:
         newcomer.open(8, 2, 1, 7)
-        newcomer.open(20, 2, 2, 7)
+        newcomer.open(40, 2, 2, 7)
     others.dealer.count(contributors)
     assert newcomer.dealer.dealt[0] == others.dealer.dealt[0] == 4
     three = Membership.first(["h"] * 3)
-    for _ in range(100):
-        mine, theirs = newcomer.draw(1, three), others.draw(1, three)
+    for turn in range(100):
+        mine, theirs = newcomer.draw(1, three, *how), others.draw(1, three, *how)
         assert same(mine, theirs)
         if mine is None:
             break
-        newcomer.dealer.count(three.ids)
-        others.dealer.count(three.ids)
+        newcomer.dealer.count(three.ids[turn == 0 :])
+        others.dealer.count(three.ids[turn == 0 :])
     assert newcomer.used_up(1)
 
 
@@ -110,6 +114,8 @@ def test_a_newcomer_puts_back_what_late_workers_have_left(
     others, newcomer = ScriptPosition(), ScriptPosition()
     number = others.open(40, 2, 2, 7)
     others.enter()
+    others.draw(number, TWO, 3, evenly, 1)
+    others.dealer.count(TWO.ids)  # of the next round one of them may be no contributor
     others.draw(number, TWO, 3, lambda _workers: [3, 3])
     if open_first:
         newcomer.open(40, 2, 2, 7)

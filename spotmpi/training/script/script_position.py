@@ -11,13 +11,14 @@ checkpoint in the same way.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from spotmpi.errors import CheckpointError
+from spotmpi.protocol.dealer import Dealer, PacesOf, evenly
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.plain_values import NONSENSE
-from spotmpi.protocol.sampler import Dealer, Lease, PacesOf, Sampler, pool_of
+from spotmpi.protocol.sampler import Lease, Sampler, pool_of, told_of
 from spotmpi.training.script.answers import A, Answer, Answers, Of
 from spotmpi.training.script.pass_loops import PassLoops, Place
 
@@ -83,12 +84,17 @@ class ScriptPosition:
             self.dealer.drop(self._sampler(number))
 
     def draw(
-        self, number: int, membership: Membership, steps: int = 1, *paces: PacesOf
+        self,
+        number: int,
+        membership: Membership,
+        steps: int = 1,
+        paces: PacesOf = evenly,
+        delay: int = 0,
     ) -> Lease | None:
-        """Return the next lease of these batches (`sampler.Dealer.draw`); None if they are over."""
+        """Return the next lease of these batches (`Dealer.draw`); None if they are over."""
         if number in self._closed:
             return None
-        lease = self.dealer.draw(self._sampler(number), membership, steps, *paces)
+        lease = self.dealer.draw(self._sampler(number), membership, steps, paces, delay)
         if lease is not None:
             self._goes_on()
         return lease
@@ -174,11 +180,12 @@ class ScriptPosition:
     def kept(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of the position."""
         states = {**self._kept}
-        states |= {n: one.state() for n, one in enumerate(self._samplers) if one is not None}
+        states |= {n: one.kept() for n, one in enumerate(self._samplers) if one is not None}
         known = {
             f"sampler/{number}/{key}": pool_of(state) if key == "pool" else value
             for number, state in states.items()
             for key, value in state.items()
+            if key != "pending"
         }
         return {**known, "script": json.dumps(self._script())}
 
@@ -234,7 +241,7 @@ class ScriptPosition:
         return {
             "lent": lent,
             **self._script(),
-            "samplers": [{**state, "pool": pool_of(state).tolist()} for state in states],
+            "samplers": [told_of(state) for state in states],
             "closed": sorted(self._closed),
             "turn": self.answers.told_of_turn() if contributors is None else [],
             "loose": self._loose,
@@ -256,7 +263,7 @@ class ScriptPosition:
         self.dealer.restore(int(state["dealer"]))
 
     def settle(
-        self, taken: Mapping[WorkerId, int], contributors: Iterable[WorkerId], seed: int
+        self, taken: Mapping[WorkerId, int], contributors: Collection[WorkerId], seed: int
     ) -> None:
         """End the others' lease that was lent, after its round. ``taken``: steps that each worker
         took. ``contributors``: workers that brought theirs."""

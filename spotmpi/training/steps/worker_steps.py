@@ -10,6 +10,7 @@ from typing import Any
 
 from spotmpi.errors import UsageError
 from spotmpi.operators import StepPosition
+from spotmpi.protocol.dealer import evenly
 from spotmpi.protocol.drawn_ring import before
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace, paces
@@ -101,8 +102,9 @@ class RoundSteps:
     @property
     def sends(self) -> bool:
         """True if a contribution is made ahead with the next step, or with the round."""
-        delay = self.strategy.delay
-        return delay > 0 and self._sent is None and self.steps - self.taken <= delay + 1
+        delay = self.strategy.delay if self.dealt is None else self.dealt.delay
+        due = self._sent is None and self.steps - self.taken <= delay + 1
+        return due and self.strategy.delay > 0
 
     @property
     def sent(self) -> int | None:
@@ -206,8 +208,9 @@ class WorkerSteps:
         turn = self.now
         if turn.lease is None or turn.sampler != number:
             strategy = turn.strategy
-            how = [self._paces] if strategy.asynchronous else []
-            lease = self._training.position.draw(number, self._membership(), strategy.every, *how)
+            paces = self._paces if strategy.asynchronous else evenly
+            how = self._membership(), strategy.every, paces, strategy.delay
+            lease = self._training.position.draw(number, *how)
             if lease is None:
                 return None
             # The time between a script's steps is part of its pace; the time between loops is not.
