@@ -9,12 +9,19 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import tempfile
+from contextlib import suppress
+from multiprocessing.process import current_process
 from typing import Any
 
 from spotmpi.settings import TORCH_PROCESS, Settings
 from spotmpi.torch_calls import note_what_is_made, put, replace_calls
 
 __all__ = ["autoload"]
+
+_LONGEST = 64
+"""Letters of a folder's name, with which the address of a socket in a folder of it is not too
+long."""
 
 _TAKEN = (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo", "spotmpi")
 """Backends of torch in whose place the job is."""
@@ -61,6 +68,16 @@ def autoload() -> None:
     put("new_group", new_group)
     replace_calls()
     note_what_is_made()
+    _have_sockets_in_the_jobs_folder()
+
+
+def _have_sockets_in_the_jobs_folder() -> None:
+    """Have `multiprocessing` make the sockets of this worker's loaders where they go with the job.
+    In its own place they would stay if the worker is killed, and fail if TMPDIR is a long name."""
+    folder, known = Settings.from_environ().job_dir, getattr(current_process(), "_config", None)
+    if folder is not None and isinstance(known, dict) and len(str(folder)) <= _LONGEST:
+        with suppress(OSError):
+            known.setdefault("tempdir", tempfile.mkdtemp(prefix="loaders-", dir=folder))
 
 
 def _is_worker() -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -24,6 +25,11 @@ NO_PASS = (
     "begins, and the others' script had come to none"
 )
 """Why a newcomer is turned away."""
+
+_RANK_0_IS_GONE = (
+    "spotmpi: rank 0 is gone: what the script does on rank 0 alone, such as to save the model, is "
+    "done by nobody from now on; docs/pytorch.md, DistributedDataParallel, says what to write"
+)
 
 _MOST_POSTED = (1 << 31) - (1 << 10)
 """Bytes of a message, as MPI counts them."""
@@ -258,8 +264,17 @@ class Collectives(Calls):
             said = known
         found, ranks = values_of(said), self.standing.ranks
         if not self.rehearses:
-            self.standing.heard(found)
+            self._heard(found)
         return {ranks[worker]: one for worker, one in found.items()}
+
+    def _heard(self, workers: Iterable[WorkerId]) -> None:
+        """Note who had a part in a call. If rank 0 is gone since the last one, the first worker
+        that lives tells the user."""
+        before, *_ = self.standing.alive
+        self.standing.heard(workers)
+        first, *_ = self.standing.alive
+        if before == 0 < first == self.rank:
+            print(_RANK_0_IS_GONE, file=sys.stderr, flush=True)
 
     def sum_up(self) -> None:
         """Note that gradients were summed."""
@@ -291,7 +306,7 @@ class Collectives(Calls):
             for one in tensors:
                 one.detach().mul_(times)
         else:
-            self.standing.heard(self.group.add_up(tensors, kind, times, step))
+            self._heard(self.group.add_up(tensors, kind, times, step))
 
     def post(self, to: int, key: bytes, content: Any) -> None:
         """Send bytes to the worker of this rank, unless this worker rehearses."""
@@ -347,7 +362,7 @@ class Collectives(Calls):
         """Write the sum of all workers' tensors into these. ``about``: says what is summed, alike
         on all. Return the ranks of those that have a part in it."""
         workers = self.group.add_up(tensors, kind, None, step, about)
-        self.standing.heard(workers)
+        self._heard(workers)
         return self.standing.alive
 
 

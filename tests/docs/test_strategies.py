@@ -60,18 +60,33 @@ def test_what_asynchrony_is_worth_is_what_was_measured() -> None:
 
 
 def test_what_policies_come_to_is_what_was_measured() -> None:
-    found = json.loads((ROOT / "bench" / "results" / "adaptive.json").read_text(encoding="utf-8"))
-    cells = {
-        way: {int(many): some for many, some in cell.items()}
-        for way, cell in found["cells"].items()
-    }
+    """By the rate of the links: each has a table."""
     section = PAGE.partition("\n### What policies come to\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\S+)` \|(.*)\|$", section, re.MULTILINE)
-    said = {way: [float(one) for one in row.split("|")] for way, row in rows}
-    for way, cell in adaptive.shares(cells).items():
-        assert said.pop(way) == pytest.approx([median(cell[n]) for n in sorted(cell)], abs=0.00502)
-    assert said == {}, "not measured"
-    assert all(aim.holds for aim in adaptive.aims(adaptive.shares(cells)))
+    parts = re.split(r"^\| links of (\S+) Mbit/s \|", section, flags=re.MULTILINE)[1:]
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    for file in (ROOT / "bench" / "results").glob("adaptive*.json"):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        cells = {
+            way: {int(many): some for many, some in cell.items()}
+            for way, cell in found["cells"].items()
+        }
+        rate = found["rate"].replace("1gbit", "1,000mbit").removesuffix("mbit")
+        rows = re.findall(r"^\| `(\S+)` \|(.*)\|$", told.pop(rate), re.MULTILINE)
+        said = {way: [float(one) for one in row.split("|")] for way, row in rows}
+        shares = adaptive.shares(cells)
+        for way, cell in shares.items():
+            middle = [median(cell[n]) for n in sorted(cell)]
+            assert said.pop(way) == pytest.approx(middle, abs=0.00502)
+        assert said == {}, "not measured"
+        assert all(aim.holds for aim in adaptive.aims(shares))
+    assert told == {}, "not measured"
+    file = ROOT / "bench" / "results" / "policies-16s.json"
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    alone = {way: median(cell["1"]) / median(cells["ssgd"]["1"]) for way, cell in cells.items()}
+    assert (
+        f"`diloco` did {alone['diloco:h=16']:.2f} of `ssgd` there, and `best` {alone['best']:.2f}"
+        in PAGE
+    )
 
 
 def test_what_rounds_between_hosts_cost_is_what_was_measured() -> None:

@@ -80,12 +80,11 @@ def main() -> None:
 
     module[0].weight.register_hook(die)
     sampler = SAMPLERS[how](x, seed=5)
-    # (Lists need no sockets: those of a killed worker's loader would stay where they are.)
-    loader = DataLoader(range(len(x)), 16, sampler=sampler, num_workers=1, collate_fn=list)
+    loader = DataLoader(range(len(x)), 16, sampler=sampler, num_workers=1)
     for epoch in range(4):
         sampler.set_epoch(epoch)
         for batch in loader:
-            print(json.dumps([epoch, batch]), file=told, flush=True)
+            print(json.dumps([epoch, batch.tolist()]), file=told, flush=True)
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
             print(json.dumps(spotmpi.torch.workers()), file=told, flush=True)

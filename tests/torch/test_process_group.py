@@ -270,13 +270,16 @@ def test_a_sum_that_a_hook_asks_for_is_made_there(alone: Any) -> None:
 def run(folder: Path, *words: object, workers: int = 4) -> Running:
     """A job, to its end."""
     command = sys.executable, "-m", "spotmpi", "run", "-n", workers, *words
-    running = Running(
-        list(map(str, command)), folder, environ=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    # A socket in a folder of this name would have too long an address.
+    own = folder / ("t" * 99)
+    own.mkdir(exist_ok=True)
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(own)}
+    running = Running(list(map(str, command)), folder, environ=environ)
     try:
         running.wait()
     finally:
         running.close()
+    assert not [*own.glob("pymp-*")], "the loaders of killed workers have left their sockets"
     return running
 
 
@@ -311,6 +314,8 @@ def check_ddp(folder: Path, device: str, deaths: str, sampler: str = "torch") ->
         line.split("FINAL ")[1].split() for line in running.output.splitlines() if "FINAL " in line
     ]
     dead = {death.replace("~", "@").partition("@")[0] for death in deaths.split(",") if death}
+    if "~" not in deaths:
+        assert running.output.count("spotmpi: rank 0 is gone") == ("0" in dead)
     ended = {rank for rank, *_ in finals}
     assert ended >= {"0", "1", "2", "3"} - dead, running.output
     assert "~" in deaths or not ended & dead, running.output  # a timer may be too late
