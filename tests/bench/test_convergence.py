@@ -135,6 +135,12 @@ def test_seeds_are_compared_in_pairs_and_their_median_counts() -> None:
     assert "digits, sma: -2.0 points against without revocations (-3.0 .. +1.0)" in aims[1].text
 
 
+def test_a_point_behind_is_near_enough() -> None:
+    base, near = cell("ssgd", [0.937], [0.937]), cell("easgd", [0.927], [0.927])
+    assert 100 * (0.927 - 0.937) < -1  # as floats have it
+    assert all(aim.holds for aim in convergence.aims([base, near]))
+
+
 def test_a_seed_that_failed_on_one_side_is_left_out() -> None:
     broken = cell("sma", [0.90, 0.92], [0.87, 0.93])
     del broken["with"]["0"]
