@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 import spotmpi  # noqa: E402
 from spotmpi.torch import DistributedOptimizer  # noqa: E402
 from spotmpi.training import process  # noqa: E402
+from spotmpi.training.keeping import checkpoint_folder  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(5)
 X = torch.randn(64, 5, generator=GENERATOR)
@@ -270,10 +273,19 @@ def test_a_compiled_module_trains_with_the_gradients_of_spotmpi() -> None:
     assert loss_of(trained, range(64)).item() < before
 
 
+def until_kept(folder: Path) -> None:
+    """Wait until a checkpoint is there."""
+    end = time.monotonic() + 60
+    while not checkpoint_folder.some(folder):
+        assert time.monotonic() < end
+        os.sched_yield()
+
+
 def test_a_training_resumes_with_its_optimizer_and_its_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SPOTMPI_CHECKPOINT", str(tmp_path / "kept"))
+    kept = tmp_path / "kept"
+    monkeypatch.setenv("SPOTMPI_CHECKPOINT", str(kept))
 
     def train(stop_at: int | None) -> tuple[Any, float, float]:
         trained = module()
@@ -286,13 +298,14 @@ def test_a_training_resumes_with_its_optimizer_and_its_scheduler(
                 scaler.scale(loss_of(trained, batch)).backward()
                 opt.step()
                 if opt.steps == stop_at:
+                    until_kept(kept)  # by a thread, which would outlive this training here
                     raise KeyboardInterrupt
                 if opt.steps == 9:
                     opt.save()
         return trained, inner.param_groups[0]["lr"], scaler.get_scale()
 
     whole = train(None)
-    for file in (tmp_path / "kept").glob("*.h5"):
+    for file in kept.glob("*.h5"):
         file.unlink()
     monkeypatch.setattr(process, "_process", process.Process())
     with pytest.raises(KeyboardInterrupt):
