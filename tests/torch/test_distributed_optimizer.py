@@ -285,9 +285,11 @@ def test_a_training_resumes_with_its_optimizer_and_its_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "kept"
+    began: list[int | None] = []  # the first step of each training
     monkeypatch.setenv("SPOTMPI_CHECKPOINT", str(kept))
 
     def train(stop_at: int | None) -> tuple[Any, float, float]:
+        began.append(None)
         trained = module()
         inner = O.AdamW(trained.parameters(), lr=0.01)
         scheduler = O.lr_scheduler.OneCycleLR(inner, max_lr=0.1, total_steps=20)
@@ -295,6 +297,8 @@ def test_a_training_resumes_with_its_optimizer_and_its_scheduler(
         known: dict[str, Any] = {"module": trained, "schedulers": [scheduler], "scaler": scaler}
         with DistributedOptimizer(inner, **known) as opt:
             for batch in opt.batches(64, batch_size=8, passes=2):
+                if began[-1] is None:
+                    began[-1] = opt.steps
                 scaler.scale(loss_of(trained, batch)).backward()
                 opt.step()
                 if opt.steps == stop_at:
@@ -313,6 +317,7 @@ def test_a_training_resumes_with_its_optimizer_and_its_scheduler(
     monkeypatch.setattr(process, "_process", process.Process())
     monkeypatch.setenv("SPOTMPI_RESUME", "1")
     again = train(None)
+    assert began == [0, 0, 10]
     assert differ(whole[0], again[0]) == 0
     assert whole[1:] == again[1:]
 
