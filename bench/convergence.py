@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "example: spotmpi bench convergence --json convergence.json --plot convergence.png\n\n"
-        "About 2 minutes a strategy and set on 2 cores. Exit code 1 if a job failed; a target that "
+        "About 3 minutes a strategy and set on 2 cores. Exit code 1 if a job failed; a target that "
         "is\nmissed is only reported."
     )
     tasks.add_arguments(parser)

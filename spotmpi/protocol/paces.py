@@ -8,6 +8,7 @@ leases.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ __all__ = ["WIDTH", "Pace", "all_of", "furthest", "paces", "read", "write"]
 
 _LEAST = 1e-9
 """Fewest seconds that a worker's steps count for."""
+_GROWTH = 2
+"""Times as many steps as in its last round that a worker gets at most."""
 
 
 class Pace(NamedTuple):
@@ -72,17 +75,35 @@ def furthest(steps: int, known: Sequence[Pace]) -> int:
 
 def paces(workers: Sequence[WorkerId], known: Sequence[Pace], steps: int) -> list[int]:
     """Return each worker's steps of the next round, so that all come to it together: at least one,
-    and ``steps`` on average. A worker whose speed is not known counts as one in the middle."""
+    and ``steps`` on average. A worker whose speed is not known counts as one in the middle.
+
+    Nobody gets more than `_GROWTH` times its last steps, or ``steps`` if these are more: a worker
+    may be ten times faster than others for a moment only, and would train alone for a whole round.
+    """
     speeds: Mapping[WorkerId, float] = {
         one.worker: one.speed for one in known if one.speed is not None
     }
+    dealt = {one.worker: one.dealt for one in known}
     usual = median(speeds.values()) if speeds else 1.0
     wanted = [speeds.get(worker, usual) for worker in workers]
-    free, whole = steps * len(workers) - len(workers), sum(wanted)
-    shares = [free * one / whole for one in wanted]
+    limits = [_GROWTH * max(steps, dealt.get(worker, 0)) - 1 for worker in workers]
+    free = steps * len(workers) - len(workers)
+    shares = _shares(free, wanted, limits)
     found = [1 + int(share) for share in shares]
     # The steps that remain go to the largest fractions; of equal ones, to the first.
     order = sorted(range(len(workers)), key=lambda slot: (int(shares[slot]) - shares[slot], slot))
     for slot in order[: free - sum(found) + len(workers)]:
         found[slot] += 1
     return found
+
+
+def _shares(whole: float, speeds: Sequence[float], limits: Sequence[int]) -> list[float]:
+    """Share ``whole`` by speed, to each at most its limit. The limits are enough for all of it."""
+    shares = [0.0] * len(speeds)
+    # Who comes to its limit first leaves the rest to the others.
+    order = sorted(range(len(speeds)), key=lambda slot: speeds[slot] / limits[slot])
+    together = list(accumulate(speeds[slot] for slot in order))
+    for slot, speed in zip(reversed(order), reversed(together), strict=True):
+        shares[slot] = min(limits[slot], whole * speeds[slot] / speed)
+        whole -= shares[slot]
+    return shares

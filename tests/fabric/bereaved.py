@@ -20,6 +20,7 @@ from mpi4py import MPI  # noqa: E402
 
 from spotmpi.fabric.deaths import Deaths, Listener  # noqa: E402
 from spotmpi.launcher_channel import Obituaries  # noqa: E402
+from tests.fabric.ending import end  # noqa: E402
 
 folder, world = Path(sys.argv[1]), MPI.COMM_WORLD
 world.Set_errhandler(MPI.ERRORS_RETURN)
@@ -45,5 +46,4 @@ except MPI.Exception as error:
 world.Revoke()
 left = world.Shrink()
 print("LEFT", me, left.Get_size(), flush=True)
-left.Barrier()
-os._exit(0)
+end(left)

@@ -18,6 +18,7 @@ from spotmpi.fabric.mpi.asks import _Message
 from spotmpi.fabric.mpi.calls import MPI
 from spotmpi.fabric.mpi.mailbox import Mailbox, _Incoming
 from spotmpi.fabric.retired import QUIET
+from tests.fabric.ending import end
 
 KEYS = [bytes([number]) * KEY for number in range(2)]
 SIZES = [3, 5 << 20]
@@ -117,8 +118,7 @@ else:
     assert mailbox.take([0, 1], KEYS[0]) is None
 world.Barrier()
 print("CAME", me, flush=True)
-world.Barrier()
-os._exit(0)
+end(world)
 """
 
 

@@ -225,6 +225,7 @@ from spotmpi.fabric import Welcome
 from spotmpi.fabric.mpi import guests
 from spotmpi.fabric.mpi.calls import MPI, take, peers_lost
 from spotmpi.fabric.mpi.fabric import MpiFabric
+from tests.fabric.ending import end
 
 fabric = MpiFabric(("stand-in",))
 bridge, both = (MPI.COMM_WORLD.Dup() for _ in range(2))
@@ -291,8 +292,7 @@ else:
     print("HEARD", heard(guests.ADMITTED), flush=True)
 both.Barrier()
 print("REVOKED", bridge.Is_revoked(), flush=True)
-both.Barrier()
-os._exit(0)
+end(both)
 """
 
 
@@ -317,6 +317,7 @@ import os, sys
 from spotmpi.fabric.mpi.calls import MPI
 from spotmpi.fabric.mpi.guests import ADMITTED, BRIEFING, Arrival, Guest
 from spotmpi.fabric.planes.rings import MESSAGE
+from tests.fabric.ending import end
 
 bridge = MPI.COMM_WORLD
 sizes = [0, MESSAGE - 1, MESSAGE, MESSAGE + 1, 3 * MESSAGE]
@@ -336,8 +337,7 @@ else:
     assert arrival._await(99, ADMITTED) == (ADMITTED, said[-1])
     assert not arrival._pieces
 print("CAME", flush=True)
-bridge.Barrier()
-os._exit(0)
+end(bridge)
 """
 
 

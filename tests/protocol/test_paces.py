@@ -42,6 +42,23 @@ def test_who_is_five_times_slower_takes_a_fifth() -> None:
     assert max(found) - min(found[0], found[1], found[3]) <= 1
 
 
+def test_who_seems_much_faster_gets_twice_as_many_and_then_twice_as_many_again() -> None:
+    """It may have been alone in not being slowed down, for a moment."""
+    workers, fast, dealt = [0, 1, 2, 3], 2, [16] * 4
+    for most in (32, 49, 49):  # twelve times as fast as each of three others: 49 of 64 steps
+        known = [
+            Pace(one, dealt[one], dealt[one], 1, dealt[one] * (1.0 if one == fast else 12.0))
+            for one in workers
+        ]
+        dealt = paces(workers, known, 16)
+        assert sum(dealt) == 64
+        assert dealt[fast] == most
+    newcomer = [pace(0, 16, 10.0), pace(1, 16, 10.0), Pace(9, 0, 5, 5, 1e-3)]
+    assert paces([0, 1, 9], newcomer, 16) == [8, 8, 32]
+    two_fast = [pace(one, 16, seconds) for one, seconds in enumerate([1e-3, 2e-3, 2.0, 6.0, 6.0])]
+    assert paces(range(5), two_fast, 16) == [32, 32, 9, 4, 3], "the others share the rest by speed"
+
+
 def test_who_is_not_known_is_taken_for_one_in_the_middle() -> None:
     known = [pace(0, 10, 10.0), pace(1, 10, 20.0), pace(2, 10, 40.0), Pace(3, 9, 0, 0, 1.0)]
     assert paces([4], known, 5) == [5]
@@ -61,6 +78,7 @@ def test_everybody_takes_a_step_and_all_take_as_many_as_if_they_were_alike(
     known = [pace(worker, taken, one) for worker, one in enumerate(seconds)]
     found = paces(range(len(seconds)), known, steps)
     assert min(found) >= 1
+    assert max(found) <= 2 * max(steps, taken)
     assert sum(found) == steps * len(seconds)
 
 
