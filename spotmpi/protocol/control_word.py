@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 24
+WORDS = 25
 MOST_WORKERS = 1 << 20
 _PIECE = 32
 _PIECES = 2
 
-STEP, MEAN, ONCE, GATHER, SUM32, SUM64, DEVICE_SUM32, DEVICE_SUM64, END = range(9)
+STEP, MEAN, ONCE, GATHER, SUM32, SUM64, DEVICE_SUM32, DEVICE_SUM64, WORDS_OF_ONE, END = range(10)
 KINDS = (
     *("step()", "mean()", "once()", "gather()", "sum() of float32", "sum() of float64"),
-    *("sum() of float32 on a device", "sum() of float64 on a device"),
+    *("sum() of float32 on a device", "sum() of float64 on a device", "a broadcast"),
     "the end of the training",
 )
 SUMS = {
@@ -32,11 +32,12 @@ SUMS = {
     ("float64", False): SUM64,
     ("float32", True): DEVICE_SUM32,
     ("float64", True): DEVICE_SUM64,
+    ("uint32", False): WORDS_OF_ONE,
 }
 """Kinds of rounds that sum any arrays, by their type, and True if they are on a device. A newcomer
 that learns knows only the kind, and must bring the same memory as the others."""
-_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(9, 16)
-_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _CALL, _DIGESTED, _DIGEST = range(16, 23)
+_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(10, 17)
+_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _CALL, _DIGESTED, _DIGEST = range(17, 24)
 
 
 class ControlWord(NamedTuple):
@@ -192,12 +193,13 @@ class ControlSum(NamedTuple):
             )
 
     def check_call(self, own: int, what: str, number: int) -> None:
-        """Raise ReplicaMismatch unless all workers sum the same. ``own`` stands for ``what`` this
-        one sums."""
+        """Raise ReplicaMismatch unless all workers sum or broadcast the same. ``own`` stands for
+        ``what`` this one does."""
         if self.values[_CALL] != own * self.workers:
             raise ReplicaMismatch(
-                f"in round {number} the {self.workers} workers summed different arrays, this one "
-                f"{what}: give arrays of the same names, shapes and types on all workers"
+                f"in round {number} the {self.workers} workers summed or broadcast different "
+                f"arrays, this one {what}: give arrays of the same names, shapes and types on all "
+                "workers"
             )
 
     def check_digest(self, own: int | None, round_number: int) -> None:

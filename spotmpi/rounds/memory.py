@@ -19,7 +19,8 @@ from spotmpi.protocol.host_ring import RING
 from spotmpi.rounds.state_transfer import StateTransfer
 
 _MOST_SUMS = 4
-"""Most arenas of sums that are kept."""
+"""Most arenas of sums that are kept; and as many of what one worker gives, apart from them: else
+small tensors of many sizes would drive out those of the gradients."""
 
 
 class RoundMemory:
@@ -151,8 +152,10 @@ class RoundMemory:
 
     def _arena_of_sum(self, payload: Payload) -> Arena:
         """Make an arena that the plane may share between workers, in place of the oldest one."""
-        if len(self._sums) == _MOST_SUMS:
-            self._fabric.release(self._sums.pop(next(iter(self._sums))))
+        of_one = payload.kind == control_word.WORDS_OF_ONE
+        alike = [one for one in self._sums if (one.kind == control_word.WORDS_OF_ONE) == of_one]
+        if len(alike) == _MOST_SUMS:
+            self._fabric.release(self._sums.pop(alike[0]))
         dtype, on_device = _TYPES[payload.kind]
         shape = Shape(dtype, payload.size, DEVICE if on_device else HOST)
         name = f"sum/{shape.dtype}/{shape.size}/{shape.backend.name}"

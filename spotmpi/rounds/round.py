@@ -18,7 +18,7 @@ from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.ending import Ending
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.rounds.memory import RoundMemory
-from spotmpi.rounds.summand import Summand
+from spotmpi.rounds.summand import Summand, Words
 
 __all__ = [
     "BeginRound",
@@ -266,7 +266,7 @@ class SumRound(Round):
     """
 
     def __init__(
-        self, memory: RoundMemory, mine: Summand, step: Callable[[], Taken] | None = None
+        self, memory: RoundMemory, mine: Summand | Words, step: Callable[[], Taken] | None = None
     ) -> None:
         """``mine``: what this worker brings. ``step``: counts the step that the sum stands for;
         None: it stands for none."""
@@ -282,8 +282,8 @@ class SumRound(Round):
         return int(self._step is not None and self.memory.payload is not None)
 
     def bring(self) -> None:
-        """Bring the array, if this is the second round."""
-        if self.memory.payload is None:
+        """Bring the array, if this is the second round and there is one."""
+        if self.memory.payload is None or not self._mine.brings:
             super().bring()
             return
         arena = self.memory.alone

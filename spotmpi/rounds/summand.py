@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from spotmpi.arrays.backend import BACKENDS, HOST, Backend, Buffer
 from spotmpi.arrays.layout import Bucket, Layout
-from spotmpi.arrays.word_view import WORDS_OF
+from spotmpi.arrays.word_view import WORDS_OF, WordView
 from spotmpi.errors import UsageError
 
-__all__ = ["Summand"]
+__all__ = ["Summand", "Words"]
 
+_WORD = 4
+"""Bytes of a word."""
 _SOME = 3
 """Most arrays in a description."""
 
@@ -35,6 +39,11 @@ class Summand(NamedTuple):
         if len(layout.buckets) > 1:
             raise UsageError("x has arrays of float32 and of float64: sum them in two calls")
         return cls(tree, layout, alone)
+
+    @property
+    def brings(self) -> bool:
+        """True: this worker adds something."""
+        return True
 
     @property
     def backend(self) -> Backend:
@@ -82,3 +91,47 @@ class Summand(NamedTuple):
             raise UsageError(f"the sum that is known here is not one of {self}")
         found = self.layout.views([total])
         return found[0] if self.alone else found
+
+
+class Words(NamedTuple):
+    """Bytes that one worker has, as words of 32 bits to which the others add nothing."""
+
+    bytes: int
+    """How many there are."""
+    about: str
+    """Says what they are, alike on all workers."""
+    write: Callable[[Any], None] | None
+    """Writes them into an array of bytes, on the worker that has them; None on the others."""
+
+    @property
+    def backend(self) -> Backend:
+        """They are in memory of the host."""
+        return HOST
+
+    @property
+    def brings(self) -> bool:
+        """True if this worker has them."""
+        return self.write is not None
+
+    @property
+    def bucket(self) -> Bucket:
+        """The type and the size of the flat array."""
+        return Bucket(WordView.dtype, -(-self.bytes // _WORD), ())
+
+    def pack(self, flat: Buffer) -> None:
+        """Write all bytes into a flat array of words."""
+        assert self.write is not None
+        self.write(flat.view("uint8")[: self.bytes])
+
+    @property
+    def call(self) -> int:
+        """A number of 32 bits that stands for what they are, and how many."""
+        return zlib.crc32(f"{self}".encode())
+
+    @property
+    def known_by(self) -> str:
+        """What the words are known by, alike on all workers."""
+        return f"words {self.call:08x}"
+
+    def __str__(self) -> str:
+        return f"{self.about} ({self.bytes} bytes)"

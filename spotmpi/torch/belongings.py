@@ -12,18 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from spotmpi.errors import UsageError
 from spotmpi.protocol.plain_values import NONSENSE, pack, unpack
 from spotmpi.torch.after_steps import load_plain
-from spotmpi.torch.tensors import bytes_of, from_bytes
+from spotmpi.torch.tensors import Numbers, from_bytes, read_bytes
 from spotmpi.torch_calls import MADE
 
 __all__ = ["Belongings"]
-
-Numbers = npt.NDArray[np.uint8]
 
 _TENSOR = "\0tensor"
 """Marks the place of a tensor among plain values; its type, shape and kind of device follow."""
@@ -49,10 +46,15 @@ class Belongings:
         """
         now = None if when is None else (len(MADE), when)
         if now is None or now != self._looked:
-            gc.collect()  # or other workers may have freed what is still here
+            self.tidy()
             self._looked = now
         self._tensors = []
         self._text = pack([self._described(one) for one in _those()])
+
+    @staticmethod
+    def tidy() -> None:
+        """Free what the script no longer uses: other workers may have freed it already."""
+        gc.collect()
 
     @property
     def described(self) -> bytes:
@@ -64,16 +66,15 @@ class Belongings:
         """Bytes of all tensors."""
         return sum(one.nbytes for one in self._tensors)
 
-    def read(self, begin: int, end: int) -> Numbers:
-        """Return these bytes of all tensors' numbers: a copy."""
-        found, first = np.empty(end - begin, np.uint8), 0
-        for one in self._tensors:
-            last = first + one.nbytes
-            if first < end and begin < last:
-                part = bytes_of(one)[max(begin - first, 0) : end - first]
-                at = max(first - begin, 0)
-                found[at : at + len(part)] = part
-            first = last
+    def read(self, begin: int, out: Numbers) -> None:
+        """Fill ``out`` with the bytes of all tensors' numbers from ``begin`` on."""
+        read_bytes(self._tensors, begin, out)
+
+    @property
+    def numbers(self) -> Numbers:
+        """The bytes of all tensors' numbers: a copy."""
+        found = np.empty(self.size, np.uint8)
+        self.read(0, found)
         return found
 
     @property
@@ -87,8 +88,7 @@ class Belongings:
 
     def check(self, described: bytes) -> None:
         """Raise UsageError unless this script has what another worker has described, beside
-        numbers."""
-        gc.collect()
+        numbers. `tidy` comes before it."""
         mine, theirs = _those(), unpack(described)
         if [type(one).__name__ for one in mine] != [kind for kind, _ in theirs]:
             raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.fabric import KEY
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.plain_values import pack
 from spotmpi.torch.passes import Passes
-from spotmpi.torch.tensors import bytes_of, from_bytes
+from spotmpi.torch.tensors import Numbers, bytes_of, from_bytes, read_bytes, write_bytes
 from spotmpi.torch.torch_rounds import Rounds, values_of
 
 __all__ = ["NO_PASS", "Calls", "Collectives", "like", "lost"]
@@ -30,6 +32,9 @@ _RANK_0_IS_GONE = (
     "spotmpi: rank 0 is gone: what the script does on rank 0 alone, such as to save the model, is "
     "done by nobody from now on; docs/pytorch.md, DistributedDataParallel, says what to write"
 )
+
+_AT_ONCE = 8_000_000
+"""Bytes that are given at once. All workers need three times as much memory for it."""
 
 _MOST_POSTED = (1 << 31) - (1 << 10)
 """Bytes of a message, as MPI counts them."""
@@ -266,6 +271,65 @@ class Collectives(Calls):
         if not self.rehearses:
             self._heard(found)
         return {ranks[worker]: one for worker, one in found.items()}
+
+    def broadcast(
+        self, tensors: Sequence[torch.Tensor], source: int, stands_in: bool = False
+    ) -> None:
+        """Write the tensors of one worker on all."""
+        size = sum(one.nbytes for one in tensors)
+        if self.rehearses or not size or not 0 <= source < self.size:
+            super().broadcast(tensors, source, stands_in)
+            return
+        others = self.alive if stands_in and source == 0 else ()
+        givers = [one for one in dict.fromkeys((source, *others)) if one in self.alive]
+        wanted, answers = self.rank != source, self.standing.answers
+        mine = [one.detach().contiguous() for one in tensors] if self.rank in givers else []
+        about = ", ".join(f"{one.numel()} numbers of {one.dtype}" for one in tensors)
+        try:
+            found = self.give(givers, size, partial(read_bytes, mine), about, wanted)
+        except PeersLost:
+            answers.keep(f"{size} bytes from {source}", pack({}))
+            raise lost(source) from None
+        if wanted:
+            write_bytes(tensors, found)
+        answers.keep(f"{size} bytes from {source}", self._said(source, tensors))
+
+    def _said(self, source: int, tensors: Sequence[torch.Tensor]) -> bytes | None:
+        """Return for newcomers what the worker of this rank has given; None: it is too much."""
+        if not self.standing.answers.has_room(sum(one.nbytes for one in tensors)):
+            return None
+        ranks = self.standing.ranks
+        worker = next(worker for worker, rank in ranks.items() if rank == source)
+        return pack({worker: pack([*map(bytes_of, tensors)])})
+
+    def give(
+        self,
+        givers: Sequence[int],
+        size: int,
+        read: Callable[[int, Numbers], None],
+        about: str,
+        wanted: bool,
+    ) -> Numbers:
+        """Return ``size`` bytes that the first of these ranks has, or none where they are not
+        ``wanted``. If it is lost, the next one that lives gives all of its own. Raises PeersLost if
+        none is left. ``read``: fills an array with those from a place on. ``about``: says what they
+        are, alike on all."""
+        found, begin, giver = np.empty(size if wanted else 0, np.uint8), 0, None
+        while begin < size:
+            if giver not in self.standing.alive:
+                begin, giver = 0, next((one for one in givers if one in self.standing.alive), None)
+            if giver is None:
+                raise PeersLost(f"all workers that had {about} are lost")
+            many = min(_AT_ONCE, size - begin)
+            write = partial(read, begin) if self.rank == giver else None
+            what = f"{about} from rank {giver}, from byte {begin} on"
+            said, workers = self.group.bytes_of_one(many, what, write)
+            self._heard(one for one in workers if one in self.standing.ranks)
+            if giver in self.standing.alive:
+                if wanted:
+                    found[begin : begin + many] = said
+                begin += many
+        return found
 
     def _heard(self, workers: Iterable[WorkerId]) -> None:
         """Note who had a part in a call. If rank 0 is gone since the last one, the first worker

@@ -37,13 +37,19 @@ class FirstAnswers:
         """True if the first calls are over."""
         return self.sums >= SUMS
 
-    def keep(self, asked: str, answer: bytes) -> None:
-        """Keep an answer, if it is one of the first ones."""
+    def has_room(self, size: int) -> bool:
+        """Return True if an answer of so many bytes is kept now."""
+        return not self.over and len(self._kept) < _MANY and size <= self._room
+
+    def keep(self, asked: str, answer: bytes | None) -> None:
+        """Keep an answer, if it is one of the first ones; None: one that there is no room for."""
         if self.over or len(self._kept) == _MANY:
             return
-        fits = len(answer) <= self._room
-        self._room -= fits * len(answer)
-        self._kept.append((asked, base64.b64encode(answer).decode() if fits else None))
+        if answer is None or not self.has_room(len(answer)):
+            self._kept.append((asked, None))
+            return
+        self._room -= len(answer)
+        self._kept.append((asked, base64.b64encode(answer).decode()))
 
     @property
     def used_up(self) -> bool:

@@ -59,7 +59,7 @@ class KeptScript(OwnModel):
         over = None if now is None else now.number
         known: dict[str, Any] = {
             _HOLDS: self.belongings.described,
-            _NUMBERS: self.belongings.read(0, self.belongings.size),
+            _NUMBERS: self.belongings.numbers,
             OWN_FINITE: self.broken is None,
             _TRAINED: "".join(str(int(one)) for one in self.passes.trained[:over]),
             _MISSED: self.passes.missed,
@@ -97,6 +97,7 @@ class KeptScript(OwnModel):
         assert self.found is not None
         holds = self.found.kept[_HOLDS]
         try:
+            self.belongings.tidy()
             self.belongings.check(holds)
             self.belongings.take(holds, self.found.kept[_NUMBERS])
         except UsageError as error:

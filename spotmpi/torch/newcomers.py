@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import numpy as np
-
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.torch.collectives import NO_PASS, Collectives
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.passes import Pass, Passes
+from spotmpi.torch.tensors import Numbers
 from spotmpi.torch.torch_rounds import values_of
 
 __all__ = ["Entrance"]
@@ -21,9 +18,6 @@ _UNSEEN = (
     "it without --checkpoint and let it keep its own"
 )
 """Why a script is refused with --checkpoint; it names where gradients were summed."""
-
-_AT_ONCE = 1 << 25
-"""Bytes of the model that are given at once: as much memory is needed for them on all workers."""
 
 
 class Entrance:
@@ -183,50 +177,53 @@ class Entrance:
                 "its script had not yet summed gradients twice, as the others' had: torch puts "
                 "gradients together in another way before that"
             )
-        if come:
-            self._give()
         standing.heard(worker for worker in found if worker in standing.ranks)
+        if come:
+            self._give([standing.ranks[worker] for worker in found if worker not in come])
         if calls.rehearses:
             calls.rehearses = False
             calls.group.trains()
 
-    def _give(self) -> None:
-        """Give what the first of the others trains with to those that rehearse. Collective."""
-        calls = self.calls
-        mine = b"" if calls.rehearses else self._described()  # any may have to go on for another
-        problem, described, size = unpack(calls.group.from_one_of_all(lambda: self._known(mine)))
+    def _give(self, givers: list[int]) -> None:
+        """Give what the first of these ranks trains with to those that rehearse; the next one goes
+        on for one that is lost. Collective."""
+        calls, belongings, looked = self.calls, self._belongings, False
+
+        def describe() -> bytes:
+            nonlocal looked
+            looked = True
+            return self._described()
+
+        def read(begin: int, out: Numbers) -> None:
+            nonlocal looked
+            if not looked:  # this worker goes on for the one that did
+                belongings.look()
+                looked = True
+            belongings.read(begin, out)
+
+        if calls.rehearses:
+            belongings.tidy()  # while another one looks
+        problem, described, size = unpack(calls.group.from_one_of_all(describe))
         if calls.rehearses:
             self._check(problem, described)
-        numbers = np.empty(size if calls.rehearses else 0, np.uint8)
-        for begin in range(0, size, _AT_ONCE):
-            end = min(begin + _AT_ONCE, size)
-            said = calls.group.from_one_of_all(partial(self._part, begin, end))
-            if calls.rehearses:
-                numbers[begin:end] = np.frombuffer(said, np.uint8)
+        numbers = calls.give(givers, size, read, "what newcomers need", calls.rehearses)
         if calls.rehearses:
             try:
-                self._belongings.take(described, numbers)
+                belongings.take(described, numbers)
             except UsageError as error:
                 raise calls.group.turned_away(str(error)) from None
             calls.look_anew()
 
     def _described(self) -> bytes:
-        """Return why nothing can be given, what there is to give, and how many bytes follow."""
+        """Return why nothing can be given, what there is to give, and how many bytes follow. Raises
+        PeersLost on a newcomer: nobody else is left."""
+        if self.calls.rehearses:
+            raise PeersLost("all workers that had the model are lost")
         try:
             self._belongings.look()
         except Exception as error:  # noqa: BLE001 - it is the newcomer's problem, and not theirs
             return pack([f"what the others train with cannot be given: {error!r}", b"", 0])
         return pack([None, self._belongings.described, self._belongings.size])
-
-    def _part(self, begin: int, end: int) -> bytes:
-        """Return these bytes of the tensors."""
-        return self._known(self._belongings.read(begin, end).tobytes())
-
-    def _known(self, what: bytes) -> bytes:
-        """Return what is to be given, if this worker knows. Raises PeersLost if nobody does."""
-        if self.calls.rehearses:
-            raise PeersLost("all workers that had the model are lost")
-        return what
 
     def _check(self, problem: str | None, described: bytes) -> None:
         """Raise Left if there is a problem with what all others have."""

@@ -58,6 +58,7 @@ def init_process_group() -> None:
 
 def register() -> None:
     """Tell torch of the backend. Local."""
+    os.environ.pop("TORCH_DIST_INIT_BARRIER", None)  # it waits at a store that no other worker has
     if BACKEND.upper() not in dist.Backend.__dict__:
         dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu", "cuda"])
         replace_calls()

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from spotmpi.arrays.backend import Array
 from spotmpi.errors import UsageError
 
-__all__ = ["array_of", "bytes_of", "check_stream", "from_bytes", "stream_of", "tensor_of"]
+__all__ = [
+    "Numbers",
+    "array_of",
+    "bytes_of",
+    "check_stream",
+    "from_bytes",
+    "read_bytes",
+    "stream_of",
+    "tensor_of",
+    "write_bytes",
+]
+
+Numbers = npt.NDArray[np.uint8]
+"""The bytes of tensors' numbers."""
 
 
 def tensor_of(array: Array) -> torch.Tensor:
@@ -36,8 +50,35 @@ def array_of(tensor: torch.Tensor) -> Array:
 def bytes_of(tensor: torch.Tensor) -> Any:
     """Return a tensor's numbers as a flat array of bytes, in memory of the host: its own, if it is
     there and contiguous."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return (flat.view(torch.uint8) if flat.numel() else flat.byte()).numpy()
+    return _flat(tensor).cpu().numpy()
+
+
+def read_bytes(tensors: Iterable[torch.Tensor], begin: int, out: Numbers) -> None:
+    """Fill ``out`` with the bytes of all these tensors' numbers from ``begin`` on."""
+    first, end = 0, begin + len(out)
+    for one in tensors:
+        last = first + one.nbytes
+        if first < end and begin < last:
+            part = _flat(one)[max(begin - first, 0) : end - first]
+            at = max(first - begin, 0)
+            out[at : at + len(part)] = part.cpu().numpy()
+        first = last
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's bytes where it is: its own memory, if it is contiguous."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.view(torch.uint8) if flat.numel() else flat.byte()
+
+
+def write_bytes(tensors: Iterable[torch.Tensor], numbers: Numbers) -> None:
+    """Give all these tensors the numbers with these bytes."""
+    first = 0
+    for one in tensors:
+        last = first + one.nbytes
+        mine = numbers[first:last].copy()  # torch reads no numbers from an odd place
+        one.detach().copy_(from_bytes(mine, one.dtype, one.shape))
+        first = last
 
 
 def from_bytes(there: Any, kind: torch.dtype, shape: Sequence[int]) -> torch.Tensor:

@@ -13,7 +13,7 @@ from spotmpi.fabric import Message
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.once import answer_of, outcome_of
-from spotmpi.rounds.summand import Summand
+from spotmpi.rounds.summand import Summand, Words
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.kept_script import KeptScript
@@ -115,6 +115,15 @@ class Rounds(Group[Any]):
 
         said: bytes = answer_of(self._run(self._connected("once()").once(outcome)))
         return said
+
+    def bytes_of_one(
+        self, size: int, about: str, write: Callable[[Any], None] | None
+    ) -> tuple[Any, tuple[int, ...]]:
+        """Return as many bytes that one worker has, as an array that stays until the next call, and
+        the workers that had a part in it: it is rubbish if that one had none. ``about``: says what
+        they are, alike on all. ``write``: writes them into an array; None on the other workers."""
+        words, workers = self._run(self._connected("sum()").sum(Words(size, about, write)))
+        return words.view(np.uint8)[:size], workers
 
     def add_up(
         self,

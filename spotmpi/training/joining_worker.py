@@ -26,7 +26,7 @@ from spotmpi.protocol.plain_values import unpack
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.rounds.handshake import Compare, Facts, Tell, check_facts
 from spotmpi.rounds.round import BeginRound, Summed
-from spotmpi.rounds.summand import Summand
+from spotmpi.rounds.summand import Summand, Words
 from spotmpi.settings import Settings
 from spotmpi.training.briefing import Admission, Briefing
 from spotmpi.training.exchange import TrainingExchange
@@ -244,7 +244,7 @@ class JoiningWorker(Outsider[P]):
         yield from ()
         return self._told("gather()", GATHERED)
 
-    def sum(self, mine: Summand, step: bool = False) -> Asks[Summed]:
+    def sum(self, mine: Summand | Words, step: bool = False) -> Asks[Summed]:
         """Return what the others were told on the way to their step. Raises Left if it is
         unknown."""
         yield from ()
@@ -311,7 +311,7 @@ class PastTraining(Outsider[P]):
         yield from ()
         raise turned_away(self.context.channel, self.me, _UNKNOWN.format("gather()"))
 
-    def sum(self, mine: Summand, step: bool = False) -> Asks[Summed]:
+    def sum(self, mine: Summand | Words, step: bool = False) -> Asks[Summed]:
         """Raise Left: the sum cannot be known."""
         yield from ()
         raise turned_away(self.context.channel, self.me, _UNKNOWN.format("sum()"))

@@ -14,7 +14,7 @@ from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.rounds.round import Summed
-from spotmpi.rounds.summand import Summand
+from spotmpi.rounds.summand import Summand, Words
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
@@ -75,7 +75,7 @@ class Participant(Protocol):
     def gather(self, mine: bytes) -> Asks[bytes]:
         """Return a packed dict of all workers' packed values, by worker. ``mine``: this one's."""
 
-    def sum(self, mine: Summand, step: bool = False) -> Asks[Summed]:
+    def sum(self, mine: Summand | Words, step: bool = False) -> Asks[Summed]:
         """Return the sum of what all workers bring, flat, in memory that the next round may use.
         ``mine``: what this one brings. ``step``: the sum stands for a step, which the script takes
         by itself."""

@@ -21,7 +21,7 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.plain_values import pack
 from spotmpi.protocol.sampler import Indices
 from spotmpi.rounds.round import GatherRound, MeanRound, OnceRound, Round, Summed, SumRound
-from spotmpi.rounds.summand import Summand
+from spotmpi.rounds.summand import Summand, Words
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.participant import Participant
 from spotmpi.training.round_runner import RoundRunner
@@ -202,7 +202,7 @@ class Session:
         self.training.position.remember(answer, GATHERED)
         return answer
 
-    def sum(self, mine: Summand, step: bool = False) -> Asks[Summed]:
+    def sum(self, mine: Summand | Words, step: bool = False) -> Asks[Summed]:
         """Return the sum of what all workers bring, in two rounds. ``mine``: what this one does.
         ``step``: the sum stands for a step, which the script takes by itself."""
         yield from self._come_together()

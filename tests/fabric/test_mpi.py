@@ -98,6 +98,40 @@ def test_arrays_that_mpi_cannot_read_go_by_the_memory_of_the_host(
     assert said.count("SHARED 2.0 2.0 2.0\n") == 3, said
 
 
+OF_ONE = """
+import sys
+import numpy as np
+from spotmpi.bench.measuring.sums import summed
+from spotmpi.fabric import Shape
+from spotmpi.fabric.mpi import fabric as mpi
+from spotmpi.fabric.mpi.calls import MPI
+from tests.fabric.ending import end
+from tests.fabric.planes import PLANES
+mpi.PLANE = PLANES[sys.argv[1]]
+fabric = mpi.MpiFabric()
+for giver, size in enumerate([3, 70_001, 2_000_000]):  # alone on its host, and with a neighbour
+    words = np.arange(size, dtype=np.uint32) * np.uint32(2654435761)  # NaN, -0 and all the others
+    arena = fabric.arena([Shape("uint32", size)], f"words {size}")
+    for turn in range(3):
+        arena.bring_nothing()
+        if fabric.me == giver:
+            arena.weight = 1.0
+            arena.contributions[0][:] = words + np.uint32(turn)
+        fabric.run(summed(arena.parts))
+        assert (arena.results[0] == words + np.uint32(turn)).all(), (giver, turn)
+        arena.turn()
+print("CAME", flush=True)
+end(MPI.COMM_WORLD)
+"""
+
+
+@pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.first("Hosts")
+def test_words_of_one_worker_come_to_all_whole(plane: str, tmp_path: Path) -> None:
+    said = over_mpi(tmp_path, 3, "-c", OF_ONE, plane)
+    assert said.count("CAME") == 3, said
+
+
 QUEUED = """
 import os, signal
 import numpy as np

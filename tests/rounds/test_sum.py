@@ -15,7 +15,9 @@ import spotmpi
 from spotmpi.errors import ReplicaMismatch, UsageError
 from spotmpi.fabric.sim.faults import Arrival
 from spotmpi.optimizers import SGD
+from spotmpi.protocol import control_word
 from spotmpi.rounds import memory
+from spotmpi.rounds.summand import Words
 from spotmpi.strategies import SSGD
 from tests.rounds.asking import Asking, AskingOnly, check_resumed, parts_if_the_first_dies
 from tests.simulated import Final, Job, bits, gradient, params
@@ -132,6 +134,21 @@ def test_memory_of_the_last_sums_is_kept_and_no_more(
     assert len(kept._sums) == memory._MOST_SUMS
 
 
+def test_what_one_worker_gives_comes_whole_and_drives_out_no_sum(trainer: Any) -> None:
+    trainer.sum(np.ones(7))
+    kept = trainer._participant._exchange.memory._sums
+    (of_gradients,) = kept.values()
+    for size in range(1, 9):
+        given = np.arange(size, dtype=np.uint8)
+        words = Words(size, "numbers", lambda out, given=given: np.copyto(out, given))
+        total, workers = trainer._run(trainer._participant.sum(words))
+        assert total.view(np.uint8)[:size].tolist() == given.tolist()
+        assert workers == (0,)
+    assert any(arena is of_gradients for arena in kept.values())
+    sizes = {one.size for one in kept if one.kind == control_word.WORDS_OF_ONE}
+    assert sizes == {1, 2}, "of words"
+
+
 def test_who_has_only_learnt_with_a_sum_counts_in_the_next_one(trainer: Any) -> None:
     trainer.sum(np.ones(7))
     (arena,) = trainer._participant._exchange.memory._sums.values()
@@ -153,7 +170,7 @@ class Other(Job):
 
 
 def test_workers_that_sum_other_arrays_are_told(tmp_path: Path) -> None:
-    said = r"workers summed different arrays, this one an array of float64"
+    said = r"workers summed or broadcast different arrays, this one an array of float64"
     with pytest.raises(ReplicaMismatch, match=said):
         Other(tmp_path, 3).run()
 

@@ -245,6 +245,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_default_device(sys.argv[1])
     warnings.simplefilter("ignore", FutureWarning)  # of names that later versions of torch change
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # with torch's own groups all wait at a store
     spotmpi.torch.init_process_group()
     rank = dist.get_rank()
     assert dist.get_world_size() == SIZE

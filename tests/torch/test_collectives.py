@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 
 from spotmpi.errors import PeersLost, ReplicaMismatch, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Kill  # noqa: E402
+from spotmpi.torch import collectives  # noqa: E402
 from spotmpi.torch.collectives import Calls, Collectives  # noqa: E402
 from spotmpi.torch.part import Part, Split  # noqa: E402
 from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
@@ -49,6 +50,7 @@ def ask_all(calls: Calls, turn: int, seen: float) -> float:
     same(torch.cat([part for some in lists for part in some]))
     first = torch.full((2,), me + 0.5)
     calls.broadcast([first], 0, stands_in=True)
+    assert first[0] == first[1], "all of it is of one worker"
     same(first)
     other = torch.zeros(1)
     try:
@@ -150,8 +152,14 @@ class Unaware(Job):
 
 
 def test_groups_that_not_all_know_of_do_not_take_each_other_s_sums(tmp_path: Path) -> None:
-    with pytest.raises(ReplicaMismatch, match="summed different arrays"):
+    with pytest.raises(ReplicaMismatch, match="broadcast different arrays"):
         Unaware(tmp_path, 4).run()
+
+
+@pytest.fixture(autouse=True)
+def _in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is broadcast comes in pieces, however small it is."""
+    monkeypatch.setattr(collectives, "_AT_ONCE", 5)
 
 
 def agree(result: Result) -> None:
@@ -182,13 +190,15 @@ class Lost(Job):
         with Rounds() as rounds:
             calls = Collectives(rounds, self.workers)
             calls.meet()
-            there = torch.full((), float(worker))
+            odd, there = torch.tensor([worker] * 3, dtype=torch.int8), torch.ones(1, 2).T * worker
             try:
-                calls.broadcast([there], 1)
+                calls.broadcast([odd, there], 1)
+                assert there.unique().tolist() == odd.unique().tolist() == [1]
             except PeersLost:
+                assert there.unique().tolist() == odd.unique().tolist() == [worker]
                 there.fill_(-1)
             calls.reduce([torch.zeros(1)], "SUM")
-        return Final(b"", 0, Counter(), (), False, (there.item(),), 0)
+        return Final(b"", 0, Counter(), (), False, (there[0, 0].item(),), 0)
 
 
 @pytest.mark.parametrize("first", range(4))

@@ -11,6 +11,7 @@ import signal
 import weakref
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,18 +25,19 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 from spotmpi.errors import Left, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
 from spotmpi.protocol.plain_values import pack  # noqa: E402
-from spotmpi.torch import belongings  # noqa: E402
+from spotmpi.torch import belongings, collectives  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.collectives import Collectives  # noqa: E402
 from spotmpi.torch.first_answers import FirstAnswers  # noqa: E402
 from spotmpi.torch.objects import CALLS  # noqa: E402
 from spotmpi.torch.process_group import WorkerGroup  # noqa: E402
 from spotmpi.torch.standing import Standing  # noqa: E402
+from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.launch.asking import folder_of  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import Running  # noqa: E402
-from tests.simulated import Result  # noqa: E402
+from tests.simulated import Result, Seat  # noqa: E402
 from tests.torch.dealt_job import PASSES, SAMPLES, Passes  # noqa: E402
 from tests.torch.test_process_group import alone  # noqa: E402, F401
 
@@ -58,7 +60,10 @@ def agree(result: Result) -> None:
 @pytest.mark.parametrize(
     "seeds", [range(12), pytest.param(range(12, 40), marks=pytest.mark.matrix)], ids=str
 )
-def test_newcomers_hold_the_same_whoever_dies(tmp_path: Path, seeds: range) -> None:
+def test_newcomers_hold_the_same_whoever_dies(
+    tmp_path: Path, seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectives, "_AT_ONCE", 10)  # of the model's 24 bytes
     results = simulated.campaign(
         Passes(tmp_path / "calm", 3),
         seeds,
@@ -74,7 +79,38 @@ def test_newcomers_hold_the_same_whoever_dies(tmp_path: Path, seeds: range) -> N
         for worker, final in result.finals.items()
         if worker >= 3
     ]
-    assert len([one for one in began if one[1]]) > len(seeds) / 2, began
+    assert len([one for one in began if one[1]]) >= len(seeds) / 2, began
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.matrix)])
+def test_who_gives_may_die_at_any_event_of_it(
+    tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one gives what it has."""
+    moments, took = list[int](), list[tuple[int, bool]]()
+    real = Rounds.bytes_of_one
+
+    def noted(self: Any, *what: Any) -> Any:
+        began, found = Seat.mine().simulation.time.events, real(self, *what)
+        if "newcomers" in what[1]:
+            moments.extend((began, Seat.mine().simulation.time.events))
+            took.append((self.worker, 0 in found[1]))
+        return found
+
+    monkeypatch.setattr(collectives, "_AT_ONCE", 5)
+    monkeypatch.setattr(Rounds, "bytes_of_one", noted)
+    job = Passes(tmp_path, 3, arrivals=[Arrival(3, 200)])
+    agree(job.run())
+    in_the_middle = 0
+    for event in range(min(moments), max(moments), every):
+        took.clear()
+        result = replace(job, folder=tmp_path / f"{event}", kills=[Kill(0, event)])
+        result.folder.mkdir()
+        agree(result.run())
+        gave = [gave for worker, gave in took if worker == 3]
+        assert gave == sorted(gave, reverse=True), "who is lost gives nothing more"
+        in_the_middle += 0 < sum(gave) < len(gave)
+    assert in_the_middle > 20 / every
 
 
 # What there is to give.
@@ -133,9 +169,11 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_newcomer_has_all_of_it_to_the_bit(made: Any, kind: Any) -> None:
     old, ours = made(3, kind=kind), Belongings()
     ours.look()
-    parts = [ours.read(at, min(at + 10, ours.size)) for at in range(0, ours.size, 10)]
-    assert (np.concatenate(parts) == ours.read(0, ours.size)).all()
-    said = np.concatenate(parts).tobytes()
+    whole = np.empty_like(ours.numbers)
+    for at in range(0, ours.size, 10):
+        ours.read(at, whole[at : at + 10])
+    assert (whole == ours.numbers).all()
+    said = whole.tobytes()
     new = made(1, kind=kind)
     assert held(new) != held(old)
     theirs = Belongings()
@@ -197,6 +235,7 @@ def test_what_a_script_has_left_is_freed_once_a_pass(made: Any) -> None:
         leave()
         assert not seen(None)
         leave()
+        ours.tidy()
         ours.check(pack([]))
     finally:
         gc.enable()

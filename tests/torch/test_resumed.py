@@ -94,9 +94,16 @@ def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
         assert used(stopped).keys() == EACH  # it was at its end
         return
     again = resumed(first)
-    assert agreed(again) == agreed(calm)
-    assert used(stopped, again) == dict.fromkeys(EACH, 1)
-    assert {final.steps for final in again.finals.values()} == {PASSES * SAMPLES // WORKERS // 2}
+    # A worker that hears of it a round before the others leaves them to take a step without it.
+    # Then what is left of the pass may be no whole number of batches for all, and some fill these.
+    whole = all(len(record["workers"]) == WORKERS for record in stopped.of("step"))
+    assert (agreed(again) == agreed(calm)) == whole
+    counts = used(stopped, again)
+    assert counts.keys() == EACH
+    if whole:
+        steps = PASSES * SAMPLES // WORKERS // 2
+        assert {final.steps for final in again.finals.values()} == {steps}
+        assert {*counts.values()} == {1}
 
 
 @pytest.mark.parametrize("seed", range(12))
