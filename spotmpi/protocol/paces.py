@@ -77,8 +77,9 @@ def paces(workers: Sequence[WorkerId], known: Sequence[Pace], steps: int) -> lis
     """Return each worker's steps of the next round, so that all come to it together: at least one,
     and ``steps`` on average. A worker whose speed is not known counts as one in the middle.
 
-    Nobody gets more than `_GROWTH` times its last steps, or ``steps`` if these are more: a worker
-    may be ten times faster than others for a moment only, and would train alone for a whole round.
+    Nobody gets more than `_GROWTH` times what it was dealt in the last round, or `_GROWTH` times
+    ``steps`` if that is more: a worker may be ten times faster than others for a moment only, and
+    would train nearly alone for a whole round.
     """
     speeds: Mapping[WorkerId, float] = {
         one.worker: one.speed for one in known if one.speed is not None

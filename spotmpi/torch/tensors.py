@@ -76,8 +76,11 @@ def write_bytes(tensors: Iterable[torch.Tensor], numbers: Numbers) -> None:
     first = 0
     for one in tensors:
         last = first + one.nbytes
-        mine = numbers[first:last].copy()  # torch reads no numbers from an odd place
-        one.detach().copy_(from_bytes(mine, one.dtype, one.shape))
+        whole = one.is_contiguous()
+        there = one if whole else torch.empty_like(one, memory_format=torch.contiguous_format)
+        _flat(there).copy_(torch.from_numpy(numbers[first:last]))
+        if not whole:
+            one.detach().copy_(there)
         first = last
 
 

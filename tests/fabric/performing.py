@@ -30,18 +30,11 @@ def performed(name: str, me: int, move_on: Callable[[], None] = lambda: None) ->
     return seen
 
 
-def await_all(folder: Path, me: int) -> None:
-    """Return once every worker is here. Files tell it: no collective of MPI promises that nobody
-    is still in it when the first has left, and the first may be about to die."""
-    Path(folder, f"{me}.here").touch()
-    while len(list(folder.glob("*.here"))) < WORKERS:
-        os.sched_yield()
-
-
 def main() -> None:
     """Perform over MPI what the command line names."""
     from spotmpi.fabric.mpi import asks
     from spotmpi.fabric.mpi import fabric as mpi
+    from tests.fabric.ending import await_all
     from tests.fabric.planes import PLANES
 
     folder, plane, *names = sys.argv[1:]
@@ -50,7 +43,7 @@ def main() -> None:
     fabric = mpi.MpiFabric()
     contract.arena_of = partial(fabric.arena, name="of the scenario")
     fabric.arena([Shape("float32", 1 << 16)], "so large that planes do their best")
-    await_all(Path(folder), fabric.me)
+    await_all(Path(folder), fabric.me, WORKERS, "here")  # the first may be about to die
     seen = {}
     for name in names:
         try:
