@@ -78,12 +78,15 @@ def note_what_is_made() -> None:
     """From now on note what scripts train with: it is all that a newcomer needs. Local."""
     torch = sys.modules["torch"]
     rates = torch.optim.lr_scheduler
+    # How far a script for Hugging Face's Trainer is.
+    states = getattr(sys.modules.get("transformers.trainer_callback"), "TrainerState", None)
     for kind in (
         torch.nn.parallel.DistributedDataParallel,
         torch.optim.Optimizer,
         # Each of these has a constructor that does not call that of the first one.
         *(rates.LRScheduler, rates.ReduceLROnPlateau, rates.SequentialLR, rates.ChainedScheduler),
         torch.amp.GradScaler,
+        *([] if states is None else [states]),
     ):
         if not hasattr(kind.__init__, _NOTES):
             kind.__init__ = _noting(kind.__init__)

@@ -1,11 +1,13 @@
 """What a torch script trains with, found by itself, and how a newcomer gets all of it.
 
-These are the modules in DistributedDataParallel, optimizers, learning rate schedulers and scalers,
-in the order in which the script has made them. All that live are alike on all workers.
+These are the modules in DistributedDataParallel, optimizers, learning rate schedulers, scalers, and
+the numbers of Hugging Face's Trainer, in the order in which the script has made them. All that live
+are alike on all workers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,6 +123,8 @@ class Belongings:
                 )
             groups = [{n: v for n, v in group.items() if n != "params"} for group in _groups(one)]
             said = groups, [one.state.get(param, {}) for param in _params(one)]
+        elif dataclasses.is_dataclass(one):
+            said = {name: getattr(one, name) for name in _shared_fields(one)}
         else:
             said = one.state_dict()
         return type(one).__name__, self._plain(said)
@@ -203,8 +207,17 @@ def _fill(one: Any, found: Any) -> None:
             if state:
                 one.state[param] = state
             param.grad = None
+    elif dataclasses.is_dataclass(one):
+        for name in _shared_fields(one):
+            setattr(one, name, found[name])
     else:
         load_plain(one, found)
+
+
+def _shared_fields(state: Any) -> list[str]:
+    """Return what all workers have alike of the state of Hugging Face's Trainer."""
+    names = [one.name for one in dataclasses.fields(state)]
+    return [name for name in names if not name.endswith("process_zero")]
 
 
 def _like(tensor: torch.Tensor) -> tuple[str, list[int]]:

@@ -23,8 +23,8 @@ from spotmpi.torch.torch_rounds import Rounds, values_of
 __all__ = ["NO_PASS", "Calls", "Collectives", "like", "lost"]
 
 NO_PASS = (
-    "it can only join where a pass through a DataLoader with DistributedSampler or ElasticSampler "
-    "begins, and the others' script had come to none"
+    "it can only join where a pass through a DataLoader with DistributedSampler or ElasticSampler, "
+    "or one of Accelerate, begins, and the others' script had come to none"
 )
 """Why a newcomer is turned away."""
 

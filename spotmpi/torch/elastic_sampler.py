@@ -51,8 +51,10 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
         self.next_pass: DealtPass | None = None
         """The pass of which a loader draws next, which says what it gives."""
 
-    def begin(self, batch: int | None, left: Samples | None = None) -> DealtPass:
-        """Begin a pass. ``batch``: the size of a batch, of a loader that says what it gives.
+    def begin(
+        self, batch: int | None, loader: object = None, left: Samples | None = None
+    ) -> DealtPass:
+        """Begin a pass. ``batch``: the size of a batch, of a ``loader`` that says what it gives.
         ``left``: what is left of one in which the job was stopped."""
         workers, me = self._workers()
         many = len(self.dataset)
@@ -64,7 +66,7 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
         one = DealtPass(Deal(samples, workers, whole=not self.drop_last), me, batch)
         group = the_group()
         if group is not None:
-            group.entrance.passes.begin(one, loader=batch is not None)
+            group.entrance.passes.begin(one, loader)
         return one
 
     def __iter__(self) -> Iterator[int]:

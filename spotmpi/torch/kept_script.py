@@ -9,9 +9,10 @@ import numpy as np
 
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.protocol.plain_values import NONSENSE, unpack
+from spotmpi.protocol.plain_values import NONSENSE, pack, unpack
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place, Samples
+from spotmpi.torch.loaders import Orders
 from spotmpi.torch.passes import Passes
 from spotmpi.training.model import OwnModel
 from spotmpi.training.state.finite import OWN_FINITE
@@ -20,6 +21,7 @@ __all__ = ["Found", "KeptScript"]
 
 _HOLDS, _NUMBERS, _TRAINED = "torch/holds", "torch/numbers", "torch/trained"
 _USED, _WORKERS, _LEFT, _MISSED = "torch/used", "torch/workers", "torch/left", "torch/missed"
+_ORDERS = "torch/orders"
 
 
 class Found(NamedTuple):
@@ -46,6 +48,8 @@ class KeptScript(OwnModel):
         self.belongings = belongings
         self.passes = Passes()
         """Those under way."""
+        self.orders = Orders()
+        """Those of the samples."""
         self.found: Found | None = None
         """What this job goes on from, until its script is there."""
 
@@ -63,6 +67,7 @@ class KeptScript(OwnModel):
             OWN_FINITE: self.broken is None,
             _TRAINED: "".join(str(int(one)) for one in self.passes.trained[:over]),
             _MISSED: self.passes.missed,
+            _ORDERS: pack(self.orders.told()),
         }
         if now is not None:
             place = now.place
@@ -85,6 +90,7 @@ class KeptScript(OwnModel):
                 place = Place(int(kept[_USED]), max(1, int(kept[_WORKERS])), left)
             trained = [one == "1" for one in kept[_TRAINED]]
             int(kept[_MISSED])
+            {int(number): bytes(order) for number, order in unpack(kept[_ORDERS])}
         except NONSENSE as error:
             raise CheckpointError(
                 f"{where} does not say what a script for DistributedDataParallel trains with, and "
@@ -109,6 +115,7 @@ class KeptScript(OwnModel):
         assert self.found is not None
         found, self.found = self.found, None
         self.passes = Passes(self.passes.trained, int(found.kept[_MISSED]))
+        self.orders.take(unpack(found.kept[_ORDERS]))
         return found.place
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> None:

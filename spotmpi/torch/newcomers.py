@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.torch.collectives import NO_PASS, Collectives
 from spotmpi.torch.dealing import Place
+from spotmpi.torch.loaders import Dealt
 from spotmpi.torch.passes import Pass, Passes
 from spotmpi.torch.tensors import Numbers
 from spotmpi.torch.torch_rounds import values_of
@@ -14,8 +17,8 @@ __all__ = ["Entrance"]
 
 _UNSEEN = (
     "--checkpoint needs to see how far the script is, in one pass at a time through a DataLoader "
-    "with DistributedSampler or ElasticSampler, and gradients were summed {}: change that, or run "
-    "it without --checkpoint and let it keep its own"
+    "with DistributedSampler or ElasticSampler, or one of Accelerate, and gradients were summed "
+    "{}: change that, or run it without --checkpoint and let it keep its own"
 )
 """Why a script is refused with --checkpoint; it names where gradients were summed."""
 
@@ -45,6 +48,10 @@ class Entrance:
         """Passes that were begun in the rehearsal."""
         self._sums = 0
         """Sums of gradients that it had made when it began the last one."""
+        self._course = 0
+        """Which passes the script has begun, in short."""
+        self._moves_back = False
+        """True if a resumed script is not to keep its next step, with which a pass ends."""
 
     @property
     def passes(self) -> Passes:
@@ -67,10 +74,11 @@ class Entrance:
         done: it is not where they are, or were."""
         return self.calls.rehearses or self._script.found is not None
 
-    def begins_pass(self) -> bool:
+    def begins_pass(self, dealt: Dealt) -> bool:
         """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
         it. Collective, but on a newcomer that rehearses."""
         calls = self.calls
+        self._note(dealt)
         if self._script.found is not None:
             self._script.take()
             if self._rehearsed < len(self._script.found.trained):
@@ -97,14 +105,23 @@ class Entrance:
         self._sums = calls.standing.answers.sums
         return False
 
-    def goes_on(self, dealt: bool) -> bool:
-        """Return True if a script rehearses with another batch of the loader. ``dealt``: its
-        samples are dealt to workers."""
+    def _note(self, dealt: Dealt) -> None:
+        """Note which pass begins. In two scripts that come to the same all of this is the same."""
+        known = self._script.orders.begin(dealt), dealt.batch, dealt.samples
+        self._course = crc32(pack(known), self._course)
+
+    def goes_on(self, dealt: Dealt | None) -> bool:
+        """Return True if a script rehearses with another batch of the loader. ``dealt``: how its
+        samples are dealt to workers; None: they are not, or this is a pass within another one."""
         standing = self.calls.standing
-        if not dealt:
+        if dealt is None:
             return not self._rehearsed  # what comes before the training is done in full
         if self._script.found is not None:
-            self._script.take()  # what the script does after the pass, it does with this model
+            # What the script does after the pass, it does with this model.
+            if dealt.by_batches:
+                self._moves_back = True
+            else:
+                self._script.take()
             return False
         trains = standing.trained[self._rehearsed - 1] or standing.answers.sums > self._sums
         return trains and not standing.answers.over
@@ -126,6 +143,9 @@ class Entrance:
     def move(self) -> None:
         """Note that an optimizer has used the gradients."""
         self._moved = self._moves = True
+        if self._moves_back and self._script.found is not None:
+            self._script.take()
+        self._moves_back = False
 
     @property
     def begins_step(self) -> bool:
@@ -163,8 +183,8 @@ class Entrance:
         that cannot take it."""
         calls, standing = self.calls, self.calls.standing
         place = (calls.rank, calls.share) if calls.rehearses else None
-        found = values_of(calls.group.exchange(place))
-        come = {worker: there for worker, there in found.items() if there is not None}
+        found = values_of(calls.group.exchange((place, self._course)))
+        come = {worker: there for worker, (there, _) in found.items() if there is not None}
         taken = {standing.ranks[worker] for worker in found.keys() - come.keys()}
         for worker, (rank, share) in come.items():
             if rank not in taken:  # or another one has come for it, too
@@ -172,6 +192,13 @@ class Entrance:
                 taken.add(rank)
         if calls.rehearses and calls.group.worker not in standing.ranks:
             raise calls.group.turned_away(f"another worker has rank {calls.rank} by now")
+        if calls.rehearses and self._course not in {
+            course for worker, (_, course) in found.items() if worker not in come
+        }:
+            raise calls.group.turned_away(
+                "it has come to another pass than the others: its script has gone through other "
+                "loaders than theirs, or in another order"
+            )
         if calls.rehearses and standing.answers.sums < standing.sums_needed:
             raise calls.group.turned_away(
                 "its script had not yet summed gradients twice, as the others' had: torch puts "
@@ -185,8 +212,8 @@ class Entrance:
             calls.group.trains()
 
     def _give(self, givers: list[int]) -> None:
-        """Give what the first of these ranks trains with to those that rehearse; the next one goes
-        on for one that is lost. Collective."""
+        """Give what the first of these ranks trains with to those that rehearse, and the orders of
+        samples; the next one goes on for one that is lost. Collective."""
         calls, belongings, looked = self.calls, self._belongings, False
 
         def describe() -> bytes:
@@ -203,27 +230,29 @@ class Entrance:
 
         if calls.rehearses:
             belongings.tidy()  # while another one looks
-        problem, described, size = unpack(calls.group.from_one_of_all(describe))
+        problem, described, size, orders = unpack(calls.group.from_one_of_all(describe))
         if calls.rehearses:
             self._check(problem, described)
         numbers = calls.give(givers, size, read, "what newcomers need", calls.rehearses)
         if calls.rehearses:
             try:
                 belongings.take(described, numbers)
+                self._script.orders.take(orders)
             except UsageError as error:
                 raise calls.group.turned_away(str(error)) from None
             calls.look_anew()
 
     def _described(self) -> bytes:
-        """Return why nothing can be given, what there is to give, and how many bytes follow. Raises
-        PeersLost on a newcomer: nobody else is left."""
+        """Return why nothing can be given, what there is to give, how many bytes follow, and the
+        orders of samples. Raises PeersLost on a newcomer: nobody else is left."""
         if self.calls.rehearses:
             raise PeersLost("all workers that had the model are lost")
         try:
             self._belongings.look()
         except Exception as error:  # noqa: BLE001 - it is the newcomer's problem, and not theirs
-            return pack([f"what the others train with cannot be given: {error!r}", b"", 0])
-        return pack([None, self._belongings.described, self._belongings.size])
+            return pack([f"what the others train with cannot be given: {error!r}", b"", 0, []])
+        known = self._belongings.described, self._belongings.size, self._script.orders.told()
+        return pack([None, *known])
 
     def _check(self, problem: str | None, described: bytes) -> None:
         """Raise Left if there is a problem with what all others have."""

@@ -21,9 +21,9 @@ from spotmpi.errors import Left, PeersLost, UsageError
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
 from spotmpi.torch.collectives import Calls, Collectives
+from spotmpi.torch.loaders import follow_loaders
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.part import Part, Split
-from spotmpi.torch.passes import follow_loaders
 from spotmpi.torch.pending import Arrival, Arrivals, Call
 from spotmpi.torch.tensors import bytes_of
 from spotmpi.torch.torch_rounds import Rounds

@@ -15,6 +15,7 @@ from spotmpi.protocol.plain_values import pack
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.collectives import Collectives
 from spotmpi.torch.dealing import Deal
+from spotmpi.torch.loaders import Dealt
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.passes import DealtPass
 from spotmpi.torch.torch_rounds import Rounds
@@ -63,7 +64,7 @@ class Passes(Job):
                 entrance = Entrance(calls)
                 calls.broadcast([numbers.model], 0, stands_in=True)
                 for number in range(PASSES):
-                    trains = entrance.begins_pass()
+                    trains = entrance.begins_pass(Dealt(numbers, None, 2, 0))
                     if trains and worker >= self.workers and not began:
                         began = number
                     self._go_through(number, trains, numbers, entrance, used)
@@ -82,13 +83,13 @@ class Passes(Job):
         left = None if place is None else place.left
         deal = Deal(np.arange(SAMPLES) if left is None else left, calls.alive)
         one = DealtPass(deal, calls.rank, 2)
-        calls.passes.begin(one, loader=trains)
+        calls.passes.begin(one, numbers, rehearses=not trains)
         draw, batches = iter(one), 0
         while (batch := [*islice(draw, 2)]) or one.goes_on():
             if not batch:
                 draw = iter(one)
                 continue
-            if not trains and batches and not entrance.goes_on(dealt=True):
+            if not trains and batches and not entrance.goes_on(Dealt(numbers, None, 2, 0)):
                 break
             if trains:
                 entrance.rest(one)

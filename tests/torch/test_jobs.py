@@ -8,6 +8,7 @@ import signal
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
+from typing import Any
 
 import pytest
 
@@ -57,26 +58,67 @@ def test_it_goes_on(
     assert len({found for _, found in said}) == 1, running.output
 
 
+EPOCHS = {
+    "accelerate": "EPOCHS, BATCH, RATE = {}, 16",
+    "lightning": "EPOCHS, BATCH, RATE = {}, 16",
+    "transformers": "num_train_epochs={},",
+}
+"""How a script says how many epochs it trains."""
+
+
+@pytest.fixture
+def long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a script that trains for many epochs, of a package's."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def made(package: str, many: int) -> Path:
+        if not find_spec(package):
+            pytest.skip(f"no {package}: python -m pip install {package}")
+        text = (JOBS / f"train_{package}.py").read_text()
+        assert EPOCHS[package].format(4) in text
+        script = tmp_path / "long.py"
+        script.write_text(text.replace(EPOCHS[package].format(4), EPOCHS[package].format(many)))
+        return script
+
+    return made
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_newcomer_joins_a_script_for_lightning(
-    start,  # noqa: F811
-    tmp_path: Path,
-    lost: int,
-) -> None:
+@pytest.mark.parametrize("package", [*EPOCHS])
+def test_a_newcomer_joins(start, long: Any, package: str, lost: int) -> None:  # noqa: F811
     """In place of the first worker, too, where it has a rank beyond the size."""
-    if not find_spec("lightning"):
-        pytest.skip("no lightning: python -m pip install lightning")
-    text = (JOBS / "train_lightning.py").read_text()
-    assert "EPOCHS, BATCH, RATE = 4, 16" in text
-    (tmp_path / "long.py").write_text(text.replace("RATE = 4, 16", "RATE = 1000, 16"))
-    running = start("run", "-n", 2, "--replace", "--revoke", f"{lost}@30", "long.py")
-    running.until("worker 2 .* has joined")
+    script = long(package, 1000)
+    running = start("run", "-n", 2, "--replace", "--revoke", f"{lost}@30", script)
     line = r"^\[{}\] rank {}: {} of all rows are right, epoch {}$"
-    rank = 2 if lost == 0 else 1
-    *_, last = running.until(line.format(2, rank, r"([\d.]+)", r"(\d+)"), times=3)
+    newcomers = line.format(2, 2 if lost == 0 else 1, r"([\d.]+)", r"(\d+)")
+    # (What it has said in its rehearsal may come late.)
+    between = r"\n(?:.*\n)*?"
+    pattern = between.join(["worker 2 .* has joined.*", newcomers, newcomers])
+    (found,) = running.until(pattern)
     other = 1 - lost
-    running.until(line.format(other, other, *last.groups()))
+    running.until(line.format(other, other, *found.groups()[2:]))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("package", [*EPOCHS])
+def test_a_job_that_was_stopped_goes_on(start, long: Any, package: str) -> None:  # noqa: F811
+    how = "run", "-n", 2, "--checkpoint", "kept"
+    first = start(*how, script := long(package, 12))
+    first.until("rank 0: .* epoch 3$")
+    os.kill(first.pid, signal.SIGTERM)
+    assert first.wait() == 75, first.output
+    again = start(*how, "--resume", script)
+    assert again.wait() == 0, again.output
+    line = r"rank {}: ([\d.]+) .* epoch (\d+)$"
+    said, others = (re.findall(line.format(rank), again.output, re.MULTILINE) for rank in range(2))
+    assert said == others, again.output
+    # (Of epochs that were over Lightning says nothing, and the Trainer knows that they are.)
+    over = {"accelerate": [1, 2, 3], "lightning": [], "transformers": [3, 3, 3]}[package]
+    assert [int(number) for _, number in said] == [*over, *range(4, 13)]
+    # In the rehearsal it has the model of the checkpoint before each pass, and after it.
+    assert len({right for right, _ in said[: len(over)]}) <= 1
+    assert float(said[len(over)][0]) > 0.7
 
 
 def test_images_are_read_in_the_form_of_cifar_10(tmp_path: Path) -> None:

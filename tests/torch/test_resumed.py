@@ -195,6 +195,8 @@ def test_what_is_left_is_dealt_as_it_would_have_been() -> None:
         {"torch/left": np.zeros(3)},
         {"torch/workers": "three"},
         {"torch/missed": "many"},
+        {"torch/orders": None},
+        {"torch/orders": pack([1])},
     ],
 )
 def test_a_checkpoint_of_another_script_is_refused(changes: dict[str, Any]) -> None:
@@ -203,6 +205,7 @@ def test_a_checkpoint_of_another_script_is_refused(changes: dict[str, Any]) -> N
         "torch/numbers": np.zeros(0, np.uint8),
         "torch/trained": "11",
         "torch/missed": 0,
+        "torch/orders": pack([(0, b"nonsense")]),  # of a loader that is not there
         "torch/used": 4,
         "torch/workers": 3,
         "torch/left": np.arange(7),
@@ -360,6 +363,6 @@ def test_no_pass_and_several_at_a_time_cannot_be_seen_through(
     with pytest.raises(UsageError, match="summed outside of a pass"):
         entrance.sum_up()
     for _ in range(2):
-        entrance.passes.begin(Pass([0], 4), loader=True)
+        entrance.passes.begin(Pass([0], 4), object())
     with pytest.raises(UsageError, match="while several passes were under way"):
         entrance.sum_up()

@@ -1,0 +1,402 @@
+"""Loaders of torch say which samples they give, and where passes through data begin.
+
+Samples are dealt to workers by a sampler: torch's `DistributedSampler`, our ElasticSampler, or the
+one of Hugging Face's Accelerate, which deals batches.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+from spotmpi.errors import UsageError
+from spotmpi.torch.dealing import Place
+from spotmpi.torch.passes import Pass, Passes
+
+__all__ = ["Company", "Dealt", "Orders", "follow_loaders", "following"]
+
+
+class Dealt(NamedTuple):
+    """How a loader's samples are dealt to workers."""
+
+    loader: Any
+    sampler: Any
+    """What deals them."""
+    batch: int
+    """The size of a worker's batch."""
+    samples: int
+    """What each worker is given; 0 with ElasticSampler, where that may change."""
+    elastic: bool = False
+    """True if the sampler is an ElasticSampler."""
+    by_batches: bool = False
+    """True if the sampler yields batches. It is Accelerate's then, whose loaders read a batch ahead
+    of the script."""
+
+    @property
+    def random(self) -> torch.Generator | None:
+        """The random numbers that samples are drawn with, if they go on from pass to pass."""
+        inner = getattr(self.sampler, "batch_sampler", None)
+        found = getattr(getattr(inner, "sampler", None), "generator", None)
+        return found if isinstance(found, torch.Generator) else None
+
+
+class Orders:
+    """The orders of the samples of all loaders that a script goes through: newcomers and resumed
+    scripts draw them as the others do, or as the script did before."""
+
+    def __init__(self) -> None:
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._random: dict[int, torch.Generator | None] = {}
+        self._seen = 0
+        """Loaders so far."""
+        self._now: tuple[int, bytes | None] = -1, None
+        """The number of the loader of the last pass, and its order at the beginning of that."""
+
+    def begin(self, dealt: Dealt) -> int:
+        """Note that a pass begins. Return the number of its loader: alike in scripts that go
+        through the same ones."""
+        if dealt.loader not in self._numbers:
+            self._numbers[dealt.loader] = self._seen
+            self._seen += 1
+        number = self._numbers[dealt.loader]
+        living = {*self._numbers.values()}
+        self._random = {one: there for one, there in self._random.items() if one in living}
+        self._random[number] = dealt.random
+        self._now = number, _state(dealt.random)
+        return number
+
+    def told(self) -> list[tuple[int, bytes]]:
+        """Return the orders: that of the last pass as it was at its beginning."""
+        now = {one: _state(random) for one, random in self._random.items()} | dict([self._now])
+        return [(one, state) for one, state in now.items() if state is not None]
+
+    def take(self, told: Sequence[tuple[int, bytes]]) -> None:
+        """Draw samples in the orders that were told. Raises UsageError if these are none."""
+        for number, state in told:
+            random = self._random.get(number)
+            if random is None:
+                continue
+            try:
+                random.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise UsageError(f"samples cannot be drawn as before: {error}") from None
+            if number == self._now[0]:
+                self._now = number, state
+
+
+def _state(random: torch.Generator | None) -> bytes | None:
+    return None if random is None else random.get_state().numpy().tobytes()
+
+
+class Company(Protocol):
+    """The workers that go through loaders together."""
+
+    @property
+    def passes(self) -> Passes:
+        """Where passes are noted."""
+
+    @property
+    def size(self) -> int:
+        """The number of workers at the start."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """This worker's rank, and its share of samples that are dealt to as many as `size`."""
+
+    @property
+    def rehearses(self) -> bool:
+        """True if this script goes through what others, or this job before it was resumed, have
+        done: it is not where they are, or were."""
+
+    def begins_pass(self, dealt: Dealt) -> bool:
+        """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
+        it. Collective, but on a newcomer that rehearses."""
+
+    def resumed_at(self) -> Place | None:
+        """Return the place in the pass that begins now where a resumed script goes on, once; None:
+        at its beginning."""
+
+    def rest(self, within: Pass | None) -> None:
+        """Keep what the script trains with, and stop, if that is due. ``within``: the pass that it
+        is in, before its next batch; None: it begins one. Collective, on all or on none."""
+
+    def goes_on(self, dealt: Dealt | None) -> bool:
+        """Return True if a script rehearses with another batch of the loader. ``dealt``: how its
+        samples are dealt to workers; None: they are not, or this is a pass within another one."""
+
+
+def follow_loaders(company: Callable[[], Company | None]) -> None:
+    """Let torch's loaders say what they give.
+
+    ``company`` returns who goes through them; None: loaders do as ever.
+    """
+    usual: Callable[[Any], Iterator[Any]] = DataLoader.__iter__
+    if hasattr(usual, "followed"):
+        return
+    DataLoader.__iter__ = following(usual, company)
+    DistributedSampler.__init__ = _dealing(DistributedSampler.__init__, company)
+    DistributedSampler.__iter__ = _skipping(DistributedSampler.__iter__)
+
+
+def following(
+    usual: Callable[[Any], Iterator[Any]], company: Callable[[], Company | None]
+) -> Callable[[Any], Iterator[Any]]:
+    """Return what makes an iterator of a loader, and lets it say what it gives. See
+    `follow_loaders`."""
+
+    @functools.wraps(usual)
+    def loop(loader: Any) -> Iterator[Any]:
+        if (there := company()) is None:
+            return usual(loader)
+        _have_share(loader.batch_sampler, there.place)
+        # Nobody trains without gradients.
+        dealt = _dealt(loader, there.size) if torch.is_grad_enabled() else None
+        begins = None
+        if dealt is not None:
+            there.passes.end_those_through()
+            begins = None if there.passes.within_another(loader) else dealt
+        if begins is not None:
+            trains = there.begins_pass(begins)
+        else:
+            trains = not there.rehearses
+        if dealt is not None and trains:
+            return _Loop(usual, there, dealt)
+        return usual(loader) if trains else _Beginning(usual(loader), there, begins)
+
+    loop.followed = True  # type: ignore[attr-defined]
+    return loop
+
+
+def _dealing(
+    usual: Callable[..., None], company: Callable[[], Company | None]
+) -> Callable[..., None]:
+    """Return a constructor of torch's sampler that knows ranks beyond those of the start."""
+
+    @functools.wraps(usual)
+    def make(
+        sampler: Any,
+        dataset: Any,
+        num_replicas: Any = None,
+        rank: Any = None,
+        *how: Any,
+        **named: Any,
+    ) -> None:
+        if (there := company()) is not None and num_replicas in (None, there.size):
+            own, share = there.place
+            rank = share if rank in (None, own) else rank
+        usual(sampler, dataset, num_replicas, rank, *how, **named)
+
+    return make
+
+
+_SKIPS = "_spotmpi_skips"
+"""Attribute of a sampler: what the next pass leaves out of what it yields, as it is used."""
+
+
+def _skipping(usual: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    """Return a sampler's iterator that leaves out what was used before a job was resumed."""
+
+    @functools.wraps(usual)
+    def iterate(sampler: Any) -> Iterator[Any]:
+        return islice(usual(sampler), vars(sampler).pop(_SKIPS, 0), None)
+
+    iterate.skips = True  # type: ignore[attr-defined]
+    return iterate
+
+
+def _is_accelerates(sampler: Any) -> bool:
+    """Return True if Accelerate deals batches by this sampler."""
+    kind = getattr(sys.modules.get("accelerate.data_loader"), "BatchSamplerShard", None)
+    return kind is not None and isinstance(sampler, kind)
+
+
+def _have_share(batches: Any, place: tuple[int, int]) -> None:
+    """Let Accelerate deal to a newcomer what its rank does not tell."""
+    own, share = place
+    if own != share and _is_accelerates(batches) and batches.process_index == own:
+        batches.process_index = share
+
+
+def _dealt(loader: Any, workers: int) -> Dealt | None:
+    """Return how a loader's samples are dealt to workers; None: they are not, or it cannot be seen.
+    Raises UsageError if it would have to be seen."""
+    batches = loader.batch_sampler
+    if _is_accelerates(batches):
+        return _dealt_by_accelerate(loader, workers)
+    sampler: Any = loader.sampler if batches is None else getattr(batches, "sampler", None)
+    size = None
+    if batches is None:
+        size = 1
+    elif type(batches) is BatchSampler:
+        size = batches.batch_size
+    elastic = _elastic_in(loader)
+    if elastic is not None:
+        if size is not None and sampler is elastic and getattr(loader, "in_order", True):
+            return Dealt(loader, sampler, size, 0, elastic=True)
+        if loader.num_workers:
+            raise UsageError(
+                "ElasticSampler cannot see which samples a batch of this loader has: give the "
+                "loader torch's BatchSampler and batches in order, or num_workers=0"
+            )
+    elif isinstance(sampler, DistributedSampler) and size is not None:
+        many = getattr(sampler, "num_samples", None)
+        if many is not None and getattr(sampler, "num_replicas", None) == workers:
+            return Dealt(loader, sampler, size, many)
+    return None
+
+
+def _dealt_by_accelerate(loader: Any, workers: int) -> Dealt | None:
+    """Return how Accelerate deals a loader's samples; None: workers may have different numbers of
+    batches, or of samples in them."""
+    shard = loader.batch_sampler
+    size, even = shard.batch_size, shard.even_batches or shard.drop_last
+    if size is None or not even or shard.num_processes != workers:
+        return None
+    if shard.split_batches:
+        size //= workers
+    if not hasattr(type(shard).__iter__, "skips"):
+        type(shard).__iter__ = _skipping(type(shard).__iter__)
+    return Dealt(loader, shard, size, len(shard) * size, by_batches=True)
+
+
+def _elastic_in(loader: Any) -> Any:
+    """Return the ElasticSampler behind a loader, if there is one: samplers may have samplers."""
+    those = [loader.batch_sampler, loader.sampler]
+    for _ in range(5):
+        for one in those:
+            if hasattr(one, "next_pass"):
+                return one
+        names = ("sampler", "batch_sampler")
+        inner = [getattr(one, name, None) for one in those for name in names]
+        those = [one for one in inner if one is not None]
+    return None
+
+
+class _Loop:
+    """Goes through a loader, and on to what is dealt meanwhile."""
+
+    def __init__(self, usual: Callable[[Any], Iterator[Any]], there: Company, dealt: Dealt) -> None:
+        """Begin a pass: among those that are ``there``, as samples are ``dealt``."""
+        self._usual, self._passes, self._dealt = usual, there.passes, dealt
+        self._rest = there.rest
+        self._waits = dealt.by_batches
+        """True if the script has not had the batch that is read next."""
+        self._pass = Pass((), 0)
+        place = there.resumed_at()
+        if place is not None and (place.left is None) != (not dealt.elastic):
+            raise UsageError(
+                "the checkpoint was written in a pass through a loader with another kind of "
+                "sampler: resume with the script that it was written by"
+            )
+        if dealt.elastic:
+            self._pass = dealt.sampler.begin(dealt.batch, dealt.loader, place and place.left)
+        else:
+            used = 0 if place is None else min(place.used_by_each_of(there.size), dealt.samples)
+            unit = dealt.batch if dealt.by_batches else 1
+            setattr(dealt.sampler, _SKIPS, used // unit)
+            self._pass = Pass(range(there.size), dealt.samples, used - used % unit)
+            self._passes.begin(self._pass, dealt.loader)
+        self._thread = threading.get_ident()
+        self._inner = self._drawn(lambda: usual(dealt.loader))
+
+    def _drawn(self, what: Callable[[], Any]) -> Any:
+        """Do something in which the sampler may be asked for samples: for those of this pass."""
+        if not self._dealt.elastic:
+            return what()
+        self._dealt.sampler.next_pass = self._pass
+        try:
+            return what()
+        finally:
+            self._dealt.sampler.next_pass = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._dealt.elastic and threading.get_ident() != self._thread:
+            raise UsageError(
+                "a loader with ElasticSampler is read by another thread than the script's: how far "
+                "the script is cannot be seen"
+            )
+        while True:
+            try:
+                batch = self._drawn(lambda: next(self._inner))
+            except StopIteration:
+                if self._dealt.by_batches and not (self._waits or self._pass.through):
+                    self._give()
+                    self._pass.through = True
+                    raise
+                if not self._pass.goes_on():
+                    self._passes.end(self._pass)
+                    raise
+                self._inner = self._drawn(lambda: self._usual(self._dealt.loader))
+            else:
+                if not self._waits:
+                    self._give()
+                self._waits = False
+                return batch
+
+    def _give(self) -> None:
+        """Note that the script gets a batch."""
+        if threading.get_ident() == self._thread:
+            self._rest(self._pass)
+        self._pass.give(self._dealt.batch)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__.get("_inner"), name)
+
+    def __del__(self) -> None:
+        self._passes.end(self._pass)
+
+
+class _Beginning:
+    """The beginning of a loader's batches, in a rehearsal: one, and more if it needs them."""
+
+    def __init__(self, batches: Iterator[Any], there: Company, dealt: Dealt | None) -> None:
+        """``dealt``: as `Company.goes_on` has it."""
+        self._batches, self._there, self._dealt = batches, there, dealt
+        self._given = False
+        self._pass = Pass((), 0)
+        self._passes = there.passes
+        if dealt is not None:
+            self._passes.begin(self._pass, dealt.loader, rehearses=True)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            if self._given and not self._there.goes_on(self._dealt):
+                raise StopIteration
+            batch = next(self._batches)
+        except StopIteration:
+            self._over()
+            raise
+        self._given = True
+        return batch
+
+    def _over(self) -> None:
+        if self._dealt is not None and self._dealt.by_batches:
+            self._pass.through = True  # the script has yet to train with the last batch
+        else:
+            self._passes.end(self._pass)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]  # as torch's
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__.get("_batches"), name)
+
+    def __del__(self) -> None:
+        self._passes.end(self._pass)

@@ -1,0 +1,272 @@
+"""Loaders of Hugging Face's Accelerate: what lost workers leave, newcomers, and checkpoints."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+pytest.importorskip("accelerate", reason="no accelerate: python -m pip install accelerate")
+
+import torch.distributed as dist  # noqa: E402
+from accelerate.data_loader import prepare_data_loader  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice  # noqa: E402
+from spotmpi.torch import belongings  # noqa: E402
+from spotmpi.torch.belongings import Belongings  # noqa: E402
+from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
+from tests import simulated  # noqa: E402
+from tests.simulated import Result  # noqa: E402
+from tests.torch.accelerates_job import Shards  # noqa: E402
+from tests.torch.dealt_job import PASSES, SAMPLES  # noqa: E402
+from tests.torch.test_elastic_sampler import Company, company  # noqa: E402, F401
+from tests.torch.test_newcomers import made  # noqa: E402, F401
+from tests.torch.test_process_group import alone  # noqa: E402, F401
+
+N = 40
+WORKERS = 3
+
+# In one process.
+
+
+def loader(many: int = N, batch: int = 4, **how: Any) -> Any:
+    """One of the first of four workers, as Accelerate makes it."""
+    usual = DataLoader(range(many), batch)
+    return prepare_data_loader(usual, num_processes=4, process_index=0, put_on_device=False, **how)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("lost_at", [0, 1, 2])
+def test_samples_that_nobody_has_used_are_counted_though_it_reads_ahead(
+    company: Company,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+    workers: int,
+    lost_at: int,
+) -> None:
+    usual = DataLoader(range(48), 4, num_workers=workers)
+    mine = prepare_data_loader(usual, num_processes=4, process_index=0, put_on_device=False)
+    given = 0
+    for number, batch in enumerate(mine):
+        if number == lost_at:
+            company.there = (0, 2, 3)
+        company.use(batch)
+        given += 1
+    assert given == 3
+    assert company.missed == 4 * (3 - lost_at)
+    dist.destroy_process_group()
+    said = f"spotmpi: {4 * (3 - lost_at)} samples of lost workers were used by nobody"
+    assert said in capsys.readouterr().err
+
+
+def test_parts_of_batches_are_counted(company: Company) -> None:  # noqa: F811
+    company.there = (0, 1)
+    for batch in loader(batch=8, split_batches=True):
+        assert len(batch) == 2
+        company.use(batch)
+    assert company.missed == 2 * N // 4
+
+
+@pytest.mark.parametrize("how", [{"even_batches": False}, {"num_processes": 2}])
+def test_batches_that_workers_may_have_more_or_fewer_of_are_not_followed(
+    company: Company,  # noqa: F811
+    how: dict[str, Any],
+) -> None:
+    company.there = (0,)
+    usual = DataLoader(range(N), 4)
+    known = {"num_processes": 4, "process_index": 0, "put_on_device": False, **how}
+    for batch in prepare_data_loader(usual, **known):
+        company.use(batch)
+    assert company.missed == 0
+
+
+def test_a_test_within_a_pass_is_no_pass_of_its_own(
+    company: Company,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Newcomers could not begin it. One after a pass is, though the pass has not ended."""
+    group: Any = company._group
+    passes = group.collectives.passes
+    rests: list[bool] = []
+
+    def rest(within: Any = None) -> None:
+        if within is None:
+            rests.append(passes.now is None)
+
+    monkeypatch.setattr(group.entrance, "rest", rest)
+    train, test = loader(), loader()
+    for number, batch in enumerate(train):
+        if number == 0:
+            for _ in test:
+                pass
+            assert passes.trained == [False]
+            assert rests == [True]
+        company.use(batch)
+        if number == 2:
+            for _ in test:
+                pass
+    assert passes.trained == [True, False]
+    assert rests == [True, True]  # no pass is under way, and a checkpoint says so
+    assert passes.goes_through(None)
+
+
+def test_who_takes_the_first_worker_s_place_has_its_share(company: Company) -> None:  # noqa: F811
+    """Accelerate knows nothing of a rank beyond the size."""
+    group: Any = company._group
+    standing = group.collectives.standing
+    there = prepare_data_loader(
+        DataLoader(range(N), 4), num_processes=4, process_index=7, put_on_device=False
+    )
+    standing.ranks[0], standing.shares[7], group.collectives.rank = 7, 0, 7
+    standing.alive = (1, 2, 3, 7)
+    with torch.no_grad():
+        assert [batch[0].item() for batch in there] == [0, 16, 32]
+
+
+# How far a script for the Trainer is.
+
+
+@dataclass
+class TrainerState:
+    """As Transformers has it: made of plain values, but for these two alike on all workers."""
+
+    global_step: int = 0
+    log_history: list[dict[str, float]] = field(default_factory=list)
+    is_local_process_zero: bool = True
+    is_world_process_zero: bool = True
+
+
+def test_a_newcomer_is_told_how_far_the_trainer_is(made: Any) -> None:  # noqa: F811
+    theirs = TrainerState(7, [{"loss": 0.5}])
+    belongings.MADE[:] = [weakref.ref(theirs)]
+    given = Belongings()
+    given.look()
+    mine = TrainerState(2, is_world_process_zero=False)
+    belongings.MADE[:] = [weakref.ref(mine)]
+    taken = Belongings()
+    taken.look()
+    taken.check(given.described)
+    taken.take(given.described, given.numbers)
+    assert mine == TrainerState(7, [{"loss": 0.5}], is_world_process_zero=False)
+
+
+# Among workers that die, come and stop at any event.
+
+
+def check(result: Result) -> None:
+    """All hold the same; and what was used and what was missed are all samples."""
+    finals = result.finals
+    assert len({final.bits for final in finals.values()}) <= 1
+    for worker, final in finals.items():
+        if worker < WORKERS and final.means:
+            # More workers than there were at the start use some samples once more.
+            assert max(final.gradients.values()) == 1 or len(finals) > WORKERS
+            assert len(+final.gradients) + final.means[0] == PASSES * SAMPLES
+        assert worker < WORKERS or final.began or not final.gradients
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 60), marks=pytest.mark.matrix)], ids=str
+)
+def test_newcomers_hold_the_same_whoever_dies(tmp_path: Path, seeds: range) -> None:
+    results = simulated.campaign(
+        Shards(tmp_path / "calm", WORKERS),
+        seeds,
+        lambda events, seed: {
+            "kills": [Kill(seed % 5, 1 + 7 * seed % events)][: seed % 3],
+            "arrivals": [Arrival(3, 1 + 11 * seed % events), Arrival(4, 1 + 17 * seed % events)],
+        },
+        check,
+    )
+    came = [final.began for result in results for final in result.finals.values()]
+    assert sum(map(bool, came)) >= len(seeds) / 2, came
+
+
+def test_a_newcomer_whose_script_goes_another_way_is_turned_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on."""
+    real, said = Rounds.turned_away, list[str]()
+
+    def noted(self: Rounds, why: str) -> Any:
+        said.append(why)
+        return real(self, why)
+
+    monkeypatch.setattr(Rounds, "turned_away", noted)
+    result = Shards(tmp_path, WORKERS, arrivals=[Arrival(3, 150)], strays=True).run()
+    check(result)
+    assert {*result.finals} == {*range(WORKERS)}
+    assert len(said) == 1
+    assert said[0].startswith("it has come to another pass than the others")
+
+
+def used(result: Result) -> Counter[Any]:
+    """Return how often each sample was used in each pass."""
+    counts = [Counter[Any](final.gradients) for final in result.finals.values()]
+    assert all(one == counts[0] for one in counts)
+    return counts[0]
+
+
+def job(folder: Path, **changes: Any) -> Shards:
+    """A job that keeps checkpoints in its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environ = {"SPOTMPI_CHECKPOINT": str(folder / "kept"), "SPOTMPI_CHECKPOINT_EVERY": "3"}
+    return replace(Shards(folder, WORKERS, environ=environ), **changes)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A run in which nothing happens."""
+    return job(tmp_path_factory.mktemp("calm")).run()
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.first(*map(str, range(0, 12, 2)))
+def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
+    tmp_path: Path, calm: Result, seed: int
+) -> None:
+    """With the samples that are left, in the order in which they were drawn before."""
+    moment = 1 + (seed * calm.events) // 12
+    notices = [LeaveNotice(worker, moment) for worker in range(WORKERS)]
+    first = job(tmp_path, notices=notices, seed=seed)
+    stopped = first.run()
+    if not all(final.stopped for final in stopped.finals.values()):
+        check(stopped)  # it was at its end
+        return
+    environ = {**first.environ, "SPOTMPI_RESUME": "1"}
+    again = replace(first, environ=environ, notices=()).run()
+    whole = all(len(record["workers"]) == WORKERS for record in stopped.of("step"))
+    (bits,) = {final.bits for final in again.finals.values()}
+    assert ({bits} == {final.bits for final in calm.finals.values()}) == whole
+    counts = used(stopped) + used(again)
+    assert max(counts.values()) == 1
+    assert counts.total() + again.finals[0].means[0] == PASSES * SAMPLES
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.first(*map(str, range(0, 12, 3)))
+def test_on_other_numbers_of_workers_all_hold_the_same(
+    tmp_path: Path, calm: Result, seed: int
+) -> None:
+    draw = random.Random(seed)
+    moment = draw.randrange(calm.events)
+    notices = [LeaveNotice(worker, moment) for worker in range(WORKERS)]
+    first = job(tmp_path, notices=notices, seed=seed)
+    first.run()
+    workers = draw.randrange(2, 5)
+    environ = {**first.environ, "SPOTMPI_RESUME": "1"}
+    again = replace(
+        first,
+        environ=environ,
+        workers=workers,
+        notices=(),
+        kills=[Kill(worker, draw.randrange(calm.events)) for worker in range(draw.randrange(2))],
+        arrivals=[Arrival(workers, draw.randrange(calm.events))] * draw.randrange(2),
+    ).run()
+    assert len({final.bits for final in again.finals.values()}) == 1
