@@ -21,7 +21,7 @@ __all__ = ["Found", "KeptScript"]
 
 _HOLDS, _NUMBERS, _TRAINED = "torch/holds", "torch/numbers", "torch/trained"
 _USED, _WORKERS, _LEFT, _MISSED = "torch/used", "torch/workers", "torch/left", "torch/missed"
-_ORDERS = "torch/orders"
+_ORDERS, _LATE = "torch/orders", "torch/late"
 
 
 class Found(NamedTuple):
@@ -35,6 +35,8 @@ class Found(NamedTuple):
     """The passes that were over: True for those in which gradients were summed."""
     place: Place | None
     """The place in the pass that was under way; None: there was none."""
+    late: tuple[int, ...] | None
+    """See `Pass`; of this one."""
 
 
 class KeptScript(OwnModel):
@@ -73,6 +75,7 @@ class KeptScript(OwnModel):
             place = now.place
             known |= {_USED: place.used, _WORKERS: place.workers}
             known |= {} if place.left is None else {_LEFT: place.left}
+            known |= {} if now.late is None else {_LATE: pack(now.late)}
         return known
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
@@ -82,8 +85,9 @@ class KeptScript(OwnModel):
             unpack(kept[_HOLDS])
             if kept[_NUMBERS].dtype != np.uint8 or kept[_NUMBERS].ndim != 1:
                 raise ValueError(f"{_NUMBERS} are no bytes")
-            place = None
+            place, late = None, None
             if _USED in kept:
+                late = tuple(map(int, unpack(kept[_LATE]))) if _LATE in kept else None
                 left: Samples | None = kept.get(_LEFT)
                 if left is not None and (left.dtype != np.int64 or left.ndim != 1):
                     raise ValueError(f"{_LEFT} are no samples")
@@ -96,7 +100,7 @@ class KeptScript(OwnModel):
                 f"{where} does not say what a script for DistributedDataParallel trains with, and "
                 f"how far it is: it was written by another script ({error!r})"
             ) from error
-        self.found = Found(kept, where, trained, place)
+        self.found = Found(kept, where, trained, place, late)
 
     def take(self) -> None:
         """Let the script have what it trained with. Raises UsageError if it has something else."""

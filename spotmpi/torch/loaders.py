@@ -41,6 +41,11 @@ class Dealt(NamedTuple):
     of the script."""
 
     @property
+    def known_by(self) -> tuple[int, ...]:
+        """What tells the loader from others, also in another run of the script."""
+        return self.batch, self.samples, int(self.random is not None)
+
+    @property
     def random(self) -> torch.Generator | None:
         """The random numbers that samples are drawn with, if they go on from pass to pass."""
         inner = getattr(self.sampler, "batch_sampler", None)
@@ -120,6 +125,9 @@ class Company(Protocol):
         """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
         it. Collective, but on a newcomer that rehearses."""
 
+    def begins_within(self, dealt: Dealt) -> bool:
+        """Begin a pass within another one. Return True if a resumed script goes on in it."""
+
     def resumed_at(self) -> Place | None:
         """Return the place in the pass that begins now where a resumed script goes on, once; None:
         at its beginning."""
@@ -159,17 +167,15 @@ def following(
         _have_share(loader.batch_sampler, there.place)
         # Nobody trains without gradients.
         dealt = _dealt(loader, there.size) if torch.is_grad_enabled() else None
-        begins = None
-        if dealt is not None:
-            there.passes.end_those_through()
-            begins = None if there.passes.within_another(loader) else dealt
-        if begins is not None:
-            trains = there.begins_pass(begins)
-        else:
+        there.passes.end_last(loader)
+        within = there.passes.within_another(loader) and not (dealt and there.begins_within(dealt))
+        if dealt is None or within:
             trains = not there.rehearses
-        if dealt is not None and trains:
-            return _Loop(usual, there, dealt)
-        return usual(loader) if trains else _Beginning(usual(loader), there, begins)
+        else:
+            trains = there.begins_pass(dealt)
+        if not trains:
+            return _Beginning(usual(loader), there, dealt, within)
+        return usual(loader) if dealt is None else _Loop(usual, there, dealt)
 
     loop.followed = True  # type: ignore[attr-defined]
     return loop
@@ -303,7 +309,7 @@ class _Loop:
             unit = dealt.batch if dealt.by_batches else 1
             setattr(dealt.sampler, _SKIPS, used // unit)
             self._pass = Pass(range(there.size), dealt.samples, used - used % unit)
-            self._passes.begin(self._pass, dealt.loader)
+            self._passes.begin(self._pass, dealt.loader, known_by=dealt.known_by)
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(dealt.loader))
 
@@ -357,40 +363,42 @@ class _Loop:
         return getattr(self.__dict__.get("_inner"), name)
 
     def __del__(self) -> None:
-        self._passes.end(self._pass)
+        self._passes.leave(self._pass, self._dealt.by_batches)
 
 
 class _Beginning:
     """The beginning of a loader's batches, in a rehearsal: one, and more if it needs them."""
 
-    def __init__(self, batches: Iterator[Any], there: Company, dealt: Dealt | None) -> None:
-        """``dealt``: as `Company.goes_on` has it."""
+    def __init__(
+        self, batches: Iterator[Any], there: Company, dealt: Dealt | None, within: bool
+    ) -> None:
+        """``dealt``: how the loader's samples are dealt to workers; None: they are not. ``within``:
+        this is a pass within another one."""
         self._batches, self._there, self._dealt = batches, there, dealt
+        self._counts = None if within else dealt
+        self._lasts = dealt is not None and dealt.by_batches
         self._given = False
         self._pass = Pass((), 0)
         self._passes = there.passes
         if dealt is not None:
-            self._passes.begin(self._pass, dealt.loader, rehearses=True)
+            self._passes.begin(self._pass, dealt.loader, rehearsed=True)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         try:
-            if self._given and not self._there.goes_on(self._dealt):
+            if self._given and not self._there.goes_on(self._counts):
                 raise StopIteration
             batch = next(self._batches)
         except StopIteration:
-            self._over()
+            if self._lasts:
+                self._pass.through = True  # the script has yet to train with the last batch
+            else:
+                self._passes.end(self._pass)
             raise
         self._given = True
         return batch
-
-    def _over(self) -> None:
-        if self._dealt is not None and self._dealt.by_batches:
-            self._pass.through = True  # the script has yet to train with the last batch
-        else:
-            self._passes.end(self._pass)
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]  # as torch's
@@ -399,4 +407,4 @@ class _Beginning:
         return getattr(self.__dict__.get("_batches"), name)
 
     def __del__(self) -> None:
-        self._passes.end(self._pass)
+        self._passes.leave(self._pass, self._lasts)

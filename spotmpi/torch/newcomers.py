@@ -22,6 +22,12 @@ _UNSEEN = (
 )
 """Why a script is refused with --checkpoint; it names where gradients were summed."""
 
+_STRAYS = (
+    "it has come to another pass than the others: its script has gone through other loaders than "
+    "theirs, or in another order"
+)
+"""Why a newcomer is turned away."""
+
 
 class Entrance:
     """The beginnings of passes through dealt samples: there newcomers come in, and a resumed script
@@ -44,8 +50,6 @@ class Entrance:
         """True if an optimizer has used the gradients that were summed last."""
         self._moves = False
         """True if one has used any."""
-        self._rehearsed = 0
-        """Passes that were begun in the rehearsal."""
         self._sums = 0
         """Sums of gradients that it had made when it began the last one."""
         self._course = 0
@@ -81,8 +85,7 @@ class Entrance:
         self._note(dealt)
         if self._script.found is not None:
             self._script.take()
-            if self._rehearsed < len(self._script.found.trained):
-                self._rehearsed += 1
+            if self.passes.rehearsed < len(self._script.found.trained):
                 return False
             self._place = calls.group.arrive()
             if self._place is not None:
@@ -96,26 +99,37 @@ class Entrance:
                 self._admit()
             return True
         begun = calls.standing.trained
-        if calls.group.joins and self._rehearsed == len(begun):
+        if calls.group.joins and self.passes.rehearsed >= len(begun):
             calls.group.let_in()  # and then the others are at this pass, or a later one
-        if not calls.group.joins and self._rehearsed == len(begun):
+            if self.passes.rehearsed > len(begun):
+                raise calls.group.turned_away(_STRAYS)
+        if not calls.group.joins and self.passes.rehearsed == len(begun):
             self._admit()
             return True
-        self._rehearsed += 1
         self._sums = calls.standing.answers.sums
         return False
 
     def _note(self, dealt: Dealt) -> None:
         """Note which pass begins. In two scripts that come to the same all of this is the same."""
-        known = self._script.orders.begin(dealt), dealt.batch, dealt.samples
+        known = self._script.orders.begin(dealt), *dealt.known_by
         self._course = crc32(pack(known), self._course)
+
+    def begins_within(self, dealt: Dealt) -> bool:
+        """Begin a pass within another one. Return True if a resumed script goes on in it."""
+        found = self._script.found
+        if found is None:
+            return False
+        if self.passes.rehearsed == len(found.trained) and found.late == dealt.known_by:
+            return True
+        self._script.take()  # it may be a test
+        return False
 
     def goes_on(self, dealt: Dealt | None) -> bool:
         """Return True if a script rehearses with another batch of the loader. ``dealt``: how its
         samples are dealt to workers; None: they are not, or this is a pass within another one."""
         standing = self.calls.standing
         if dealt is None:
-            return not self._rehearsed  # what comes before the training is done in full
+            return not self.passes.rehearsed  # what comes before the training is done in full
         if self._script.found is not None:
             # What the script does after the pass, it does with this model.
             if dealt.by_batches:
@@ -123,7 +137,9 @@ class Entrance:
             else:
                 self._script.take()
             return False
-        trains = standing.trained[self._rehearsed - 1] or standing.answers.sums > self._sums
+        number = self.passes.rehearsed - 1
+        trains = number >= len(standing.trained) or standing.trained[number]
+        trains |= standing.answers.sums > self._sums
         return trains and not standing.answers.over
 
     def sum_up(self) -> None:
@@ -156,7 +172,7 @@ class Entrance:
     def rest(self, within: Pass | None = None) -> None:
         """Keep what the script trains with, and stop, if that is due. ``within``: the pass that it
         is in, before its next batch; None: it begins one. Collective, on all or on none."""
-        whole = within is None or self._moved
+        whole = within is None or (self._moved and within.number is not None)
         if whole and not self.rehearses and self.calls.passes.goes_through(within):
             self.calls.group.rest()
 
@@ -171,11 +187,12 @@ class Entrance:
         """Return what is wrong if a resumed script has come to its end before it was where it was
         to go on; None: nothing."""
         found = self._script.found
-        if found is None or (found.place is None and self._rehearsed >= len(found.trained)):
+        if found is None or (found.place is None and self.passes.rehearsed >= len(found.trained)):
             return None
         return UsageError(
-            f"this script has come to its end after {self._rehearsed} passes through its data, and "
-            f"{found.where} was written later: resume with the script that it was written by"
+            f"this script has come to its end after {self.passes.rehearsed} passes through its "
+            f"data, and {found.where} was written later: resume with the script that it was "
+            "written by"
         )
 
     def _admit(self) -> None:
@@ -195,10 +212,7 @@ class Entrance:
         if calls.rehearses and self._course not in {
             course for worker, (_, course) in found.items() if worker not in come
         }:
-            raise calls.group.turned_away(
-                "it has come to another pass than the others: its script has gone through other "
-                "loaders than theirs, or in another order"
-            )
+            raise calls.group.turned_away(_STRAYS)
         if calls.rehearses and standing.answers.sums < standing.sums_needed:
             raise calls.group.turned_away(
                 "its script had not yet summed gradients twice, as the others' had: torch puts "

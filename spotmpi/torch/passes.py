@@ -18,11 +18,19 @@ class Pass:
     them. Those of a lost worker are used by nobody."""
 
     number: int | None = None
-    """Which one it is of those that newcomers can begin with all others; None: none of these."""
+    """Which one it is of those that count: not of those within another one."""
+    late: tuple[int, ...] | None = None
+    """What tells its loader from others, if it counts though it began within another one."""
+    known_by: tuple[int, ...] = ()
     loader: object = None
     """What it goes through; None: it is drawn without a loader that says what it gives."""
+    rehearsed = False
+    """True if others, or this job before it was resumed, have been through it."""
+    summed = False
+    """True once gradients were summed in it."""
     through = False
-    """True if the loader has no more batches, and the script may still train with the last one."""
+    """True if the loader gives no more, and the pass lasts: the script may still train with the
+    last batch, and do what belongs to the pass."""
 
     def __init__(self, workers: Sequence[int], samples: int, used: int = 0) -> None:
         """``workers``: those with a part of the samples; ``samples``: how many each has, and
@@ -134,25 +142,51 @@ class Passes:
         gradients are summed in it. ``missed``: samples that nobody has used, before."""
         self._those: list[Pass] = []
         self.trained = [] if trained is None else trained
+        self.rehearsed = 0
+        """Passes that were rehearsed, but for those within another one."""
         self._missed = missed
 
-    def begin(self, one: Pass, loader: object = None, rehearses: bool = False) -> None:
-        """Begin one. ``loader``: see `Pass`; ``rehearses``: others, or this job before it was
-        resumed, have been through it."""
-        if loader is not None and not rehearses and not self.within_another(loader):
+    def begin(
+        self,
+        one: Pass,
+        loader: object = None,
+        rehearsed: bool = False,
+        known_by: tuple[int, ...] = (),
+    ) -> None:
+        """Begin one. For ``loader`` and ``rehearsed`` see `Pass`. ``known_by``: what tells this
+        loader from others."""
+        one.loader, one.rehearsed, one.known_by = loader, rehearsed, known_by
+        if loader is not None and not self.within_another(loader):
+            self._count(one)
+        self._those.append(one)
+
+    def _count(self, one: Pass) -> None:
+        if one.rehearsed:
+            one.number = self.rehearsed
+            self.rehearsed += 1
+        else:
             one.number = len(self.trained)
             self.trained.append(False)
-        one.loader = loader
-        self._those.append(one)
+
+    def end_last(self, loader: object) -> None:
+        """End the last pass through a loader that begins anew, if that lasts; and any in which no
+        gradients were summed."""
+        lasting = [one for one in self._those if one.through]
+        for one in lasting:
+            if one.loader is loader or not one.summed:
+                self.end(one)
+
+    def leave(self, one: Pass, lasts: bool) -> None:
+        """Note that the script goes no further through a loader's batches. ``lasts``: what it does
+        next may belong to the pass, if that counts."""
+        if lasts and one.number is not None:
+            one.through = True
+        else:
+            self.end(one)
 
     def within_another(self, loader: object) -> bool:
         """Return True if a pass through this loader is within one through another loader."""
-        return any(one.loader is not loader for one in self._under_way)
-
-    def end_those_through(self) -> None:
-        """End those whose loaders have no more: their last batches have been trained with."""
-        for one in [one for one in self._those if one.through]:
-            self.end(one)
+        return any(one.loader is not loader for one in self._through_loaders)
 
     def end(self, one: Pass) -> None:
         """End one, if it has not ended: no sum uses more of its samples."""
@@ -162,26 +196,35 @@ class Passes:
 
     def sum_up(self, workers: Sequence[int], shares: Sequence[int] | None = None) -> None:
         """Note that gradients of these workers were summed. ``shares``: those that they have of
-        samples which torch deals; None: each has that of its number."""
+        samples which torch deals; None: each has that of its number. A pass that lasts ends if they
+        were summed within a later one."""
+        there = self._through_loaders
+        if there and there[-1].number is None and all(one.through for one in there[:-1]):
+            for one in there[:-1]:
+                self.end(one)
+            self._count(there[-1])
+            there[-1].late = there[-1].known_by
         for one in self._those:
             one.sum_up(workers if shares is None or isinstance(one, DealtPass) else shares)
-            if one.number is not None:
+            one.summed = True
+            if one.number is not None and not one.rehearsed:
                 self.trained[one.number] = True
 
     @property
     def now(self) -> Pass | None:
-        """The last one that is under way, of those that newcomers can begin."""
-        return next((one for one in reversed(self._those) if one.number is not None), None)
+        """The last one that is under way, of those that count."""
+        there = [one for one in self._those if one.number is not None and not one.rehearsed]
+        return there[-1] if there else None
 
     def goes_through(self, one: Pass | None) -> bool:
         """Return True if this is the only one through a loader that is under way. None: there is
         none."""
-        return self._under_way == ([] if one is None or one.through else [one])
+        under_way = [there for there in self._through_loaders if not there.through]
+        return under_way == ([] if one is None or one.through else [one])
 
     @property
-    def _under_way(self) -> list[Pass]:
-        """Those through loaders that have more."""
-        return [one for one in self._those if one.loader is not None and not one.through]
+    def _through_loaders(self) -> list[Pass]:
+        return [one for one in self._those if one.loader is not None]
 
     @property
     def missed(self) -> int:

@@ -4,7 +4,7 @@ with rounds as torch has them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,27 +26,31 @@ _iterate = getattr(DataLoader.__iter__, "__wrapped__", DataLoader.__iter__)
 """Torch's own: `following` may have replaced it."""
 
 
-def ahead(batches: Iterator[Any]) -> Iterator[Any]:
+def ahead(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Yield each batch once the next one has been read."""
-    there = [*[next(batches)]]
+    batches = begin()
+    if (last := next(batches, None)) is None:
+        return
     for batch in batches:
-        there.append(batch)
-        yield there.pop(0)
-    yield there.pop()
+        yield last
+        last = batch
+    yield last
 
 
 @dataclass(frozen=True)
 class Shards(Job):
-    """A script that goes through its samples again and again, and tests in between."""
+    """A script that goes through its samples again and again, and tests now and then."""
 
-    strays: bool = False
-    """True if newcomers do not test."""
+    way: str = "loop"
+    """``loop``: it tests after each pass. ``astray``: and newcomers have larger batches.
+    ``trainer``: as Hugging Face's Trainer it reads so many batches, and tests after each fifth
+    step, also within a pass. ``two``: so, and half of the passes go through another loader."""
 
     def script(self, worker: int) -> Final:
         """Each step moves the model by what depends on all workers' batches, and on the model.
         ``means`` are the samples that nobody has used."""
         used: Counter[Any] = Counter()
-        numbers, stopped, began = Numbers(worker), False, 0
+        numbers, stopped, began = Numbers(worker), False, list[int]()
         missed = ()
         try:
             with Rounds(numbers) as rounds:
@@ -55,34 +59,53 @@ class Shards(Job):
                 loop = loaders.following(_iterate, lambda: entrance)
                 calls.broadcast([numbers.model], 0, stands_in=True)
                 # All go on from the first worker's random numbers.
-                generator = torch.Generator().manual_seed(worker)
-                train, test = self._loader(calls.rank, generator), self._loader(calls.rank, None)
+                orders = [torch.Generator().manual_seed(worker) for _ in range(2)]
+                batch = 4 if self.way == "astray" and calls.rehearses else 2
+                trains = [self._loader(calls.rank, order, batch) for order in orders]
                 for number in range(PASSES):
-                    state = generator.get_state()
+                    which = int(self.way == "two" and number >= PASSES // 2)
+                    state = orders[which].get_state()
                     calls.broadcast([state], 0, stands_in=True)
-                    generator.set_state(state)
-                    for batch in ahead(loop(train)):
-                        if worker >= self.workers and not entrance.rehearses and not began:
-                            began = number
-                        there = self._step(batch, numbers, entrance)
-                        if not entrance.rehearses:
-                            used.update({(number, n): many for n, many in enumerate(there)})
-                    if self.strays and worker >= self.workers:
-                        continue
-                    for batch in ahead(loop(test)):
-                        calls.exchange(len(batch))
+                    orders[which].set_state(state)
+                    for there in self._pass(trains[which], loop, numbers, entrance):
+                        if entrance.rehearses:
+                            continue
+                        used.update({(number, n): many for n, many in enumerate(there)})
+                        if worker >= self.workers and not began:
+                            began.append(number)
                 missed = (float(calls.passes.missed),)
         except spotmpi.Stopped:
             stopped = True
         bits = numbers.model.numpy().tobytes()
-        return Final(bits, rounds.steps, used, (), stopped, missed, began)
+        return Final(bits, rounds.steps, used, (), stopped, missed, *began or [0])
 
-    def _loader(self, rank: int, generator: torch.Generator | None) -> Any:
+    def _pass(
+        self, train: Any, loop: Any, numbers: Numbers, entrance: Entrance
+    ) -> Iterator[list[int]]:
+        """Go through a pass. Yield how often each sample was used in each step."""
+        batches = ahead(lambda: loop(train))
+        if self.way in ("loop", "astray"):
+            for batch in batches:
+                yield self._step(batch, numbers, entrance)
+            self._test(loop, entrance)
+            return
+        for _ in range(len(train)):  # so that the iterator may not be at its end
+            if (batch := next(batches, None)) is None:
+                break
+            yield self._step(batch, numbers, entrance)
+            if entrance.calls.group.steps % 5 == 0:
+                self._test(loop, entrance)
+
+    def _test(self, loop: Any, entrance: Entrance) -> None:
+        for batch in ahead(lambda: loop(self._loader(entrance.calls.rank, None))):
+            entrance.calls.exchange(len(batch))
+
+    def _loader(self, rank: int, generator: torch.Generator | None, batch: int = 2) -> Any:
         """Return a loader for training; without random numbers, for tests."""
         order: Any = range(SAMPLES)
         if generator is not None:
             order = RandomSampler(order, generator=generator)
-        batches = BatchSampler(order, 2, drop_last=False)
+        batches = BatchSampler(order, batch, drop_last=False)
         shard = BatchSamplerShard(batches, self.workers, rank)
         return DataLoader(range(SAMPLES), batch_sampler=shard, collate_fn=list)
 

@@ -83,7 +83,7 @@ class Passes(Job):
         left = None if place is None else place.left
         deal = Deal(np.arange(SAMPLES) if left is None else left, calls.alive)
         one = DealtPass(deal, calls.rank, 2)
-        calls.passes.begin(one, numbers, rehearses=not trains)
+        calls.passes.begin(one, numbers, rehearsed=not trains)
         draw, batches = iter(one), 0
         while (batch := [*islice(draw, 2)]) or one.goes_on():
             if not batch:

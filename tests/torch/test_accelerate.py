@@ -32,6 +32,7 @@ from tests.torch.test_process_group import alone  # noqa: E402, F401
 
 N = 40
 WORKERS = 3
+WAYS = "loop", "trainer", "two"
 
 # In one process.
 
@@ -90,7 +91,7 @@ def test_a_test_within_a_pass_is_no_pass_of_its_own(
     company: Company,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Newcomers could not begin it. One after a pass is, though the pass has not ended."""
+    """Newcomers could not begin it: in their rehearsals they have no such step."""
     group: Any = company._group
     passes = group.collectives.passes
     rests: list[bool] = []
@@ -101,18 +102,20 @@ def test_a_test_within_a_pass_is_no_pass_of_its_own(
 
     monkeypatch.setattr(group.entrance, "rest", rest)
     train, test = loader(), loader()
-    for number, batch in enumerate(train):
-        if number == 0:
-            for _ in test:
+    for _ in loader():  # a test before all training does not last
+        pass
+    for number in range(3):
+        for batch in train if number < 2 else test:
+            for _ in loader():
                 pass
-            assert passes.trained == [False]
-            assert rests == [True]
-        company.use(batch)
-        if number == 2:
-            for _ in test:
+            company.use(batch)
+            for _ in loader():  # also behind the last batch
                 pass
-    assert passes.trained == [True, False]
-    assert rests == [True, True]  # no pass is under way, and a checkpoint says so
+        for _ in loader():  # and while the pass lasts
+            pass
+    # Training with another loader is a pass of its own, but not one that newcomers can begin.
+    assert passes.trained == [False, True, True, True]
+    assert rests == [True, True, True]  # no pass is under way, and a checkpoint says so
     assert passes.goes_through(None)
 
 
@@ -166,7 +169,7 @@ def check(result: Result) -> None:
     for worker, final in finals.items():
         if worker < WORKERS and final.means:
             # More workers than there were at the start use some samples once more.
-            assert max(final.gradients.values()) == 1 or len(finals) > WORKERS
+            assert max(final.gradients.values()) == 1 or result.job.arrivals
             assert len(+final.gradients) + final.means[0] == PASSES * SAMPLES
         assert worker < WORKERS or final.began or not final.gradients
 
@@ -174,9 +177,10 @@ def check(result: Result) -> None:
 @pytest.mark.parametrize(
     "seeds", [range(20), pytest.param(range(20, 60), marks=pytest.mark.matrix)], ids=str
 )
-def test_newcomers_hold_the_same_whoever_dies(tmp_path: Path, seeds: range) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_newcomers_hold_the_same_whoever_dies(tmp_path: Path, way: str, seeds: range) -> None:
     results = simulated.campaign(
-        Shards(tmp_path / "calm", WORKERS),
+        Shards(tmp_path / "calm", WORKERS, way=way),
         seeds,
         lambda events, seed: {
             "kills": [Kill(seed % 5, 1 + 7 * seed % events)][: seed % 3],
@@ -199,7 +203,7 @@ def test_a_newcomer_whose_script_goes_another_way_is_turned_away(
         return real(self, why)
 
     monkeypatch.setattr(Rounds, "turned_away", noted)
-    result = Shards(tmp_path, WORKERS, arrivals=[Arrival(3, 150)], strays=True).run()
+    result = Shards(tmp_path, WORKERS, arrivals=[Arrival(3, 150)], way="astray").run()
     check(result)
     assert {*result.finals} == {*range(WORKERS)}
     assert len(said) == 1
@@ -221,20 +225,21 @@ def job(folder: Path, **changes: Any) -> Shards:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """A run in which nothing happens."""
-    return job(tmp_path_factory.mktemp("calm")).run()
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """Runs in which nothing happens, by the script's way."""
+    return {way: job(tmp_path_factory.mktemp("calm"), way=way).run() for way in WAYS}
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.first(*map(str, range(0, 12, 2)))
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.first(*(f"{way}-{seed}" for way in WAYS for seed in range(0, 12, 2)))
 def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
-    tmp_path: Path, calm: Result, seed: int
+    tmp_path: Path, calm: dict[str, Result], way: str, seed: int
 ) -> None:
     """With the samples that are left, in the order in which they were drawn before."""
-    moment = 1 + (seed * calm.events) // 12
+    moment = 1 + (seed * calm[way].events) // 12
     notices = [LeaveNotice(worker, moment) for worker in range(WORKERS)]
-    first = job(tmp_path, notices=notices, seed=seed)
+    first = job(tmp_path, notices=notices, seed=seed, way=way)
     stopped = first.run()
     if not all(final.stopped for final in stopped.finals.values()):
         check(stopped)  # it was at its end
@@ -243,21 +248,23 @@ def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
     again = replace(first, environ=environ, notices=()).run()
     whole = all(len(record["workers"]) == WORKERS for record in stopped.of("step"))
     (bits,) = {final.bits for final in again.finals.values()}
-    assert ({bits} == {final.bits for final in calm.finals.values()}) == whole
+    assert ({bits} == {final.bits for final in calm[way].finals.values()}) == whole
     counts = used(stopped) + used(again)
     assert max(counts.values()) == 1
     assert counts.total() + again.finals[0].means[0] == PASSES * SAMPLES
 
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.first(*map(str, range(0, 12, 3)))
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.first(*(f"{way}-{seed}" for way in WAYS for seed in range(0, 12, 3)))
 def test_on_other_numbers_of_workers_all_hold_the_same(
-    tmp_path: Path, calm: Result, seed: int
+    tmp_path: Path, calm: dict[str, Result], way: str, seed: int
 ) -> None:
     draw = random.Random(seed)
-    moment = draw.randrange(calm.events)
+    events = calm[way].events
+    moment = draw.randrange(events)
     notices = [LeaveNotice(worker, moment) for worker in range(WORKERS)]
-    first = job(tmp_path, notices=notices, seed=seed)
+    first = job(tmp_path, notices=notices, seed=seed, way=way)
     first.run()
     workers = draw.randrange(2, 5)
     environ = {**first.environ, "SPOTMPI_RESUME": "1"}
@@ -266,7 +273,7 @@ def test_on_other_numbers_of_workers_all_hold_the_same(
         environ=environ,
         workers=workers,
         notices=(),
-        kills=[Kill(worker, draw.randrange(calm.events)) for worker in range(draw.randrange(2))],
-        arrivals=[Arrival(workers, draw.randrange(calm.events))] * draw.randrange(2),
+        kills=[Kill(worker, draw.randrange(events)) for worker in range(draw.randrange(2))],
+        arrivals=[Arrival(workers, draw.randrange(events))] * draw.randrange(2),
     ).run()
     assert len({final.bits for final in again.finals.values()}) == 1
