@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
 from spotmpi.errors import UsageError
 from spotmpi.torch.dealing import Place
@@ -168,14 +168,15 @@ def following(
         # Nobody trains without gradients.
         dealt = _dealt(loader, there.size) if torch.is_grad_enabled() else None
         there.passes.end_last(loader)
-        within = there.passes.within_another(loader) and not (dealt and there.begins_within(dealt))
-        if dealt is None or within:
+        within = there.passes.within_another(loader)
+        late = within and dealt is not None and there.begins_within(dealt)
+        if dealt is None or (within and not late):
             trains = not there.rehearses
         else:
             trains = there.begins_pass(dealt)
         if not trains:
             return _Beginning(usual(loader), there, dealt, within)
-        return usual(loader) if dealt is None else _Loop(usual, there, dealt)
+        return usual(loader) if dealt is None else _Loop(usual, there, dealt, late)
 
     loop.followed = True  # type: ignore[attr-defined]
     return loop
@@ -264,13 +265,24 @@ def _dealt_by_accelerate(loader: Any, workers: int) -> Dealt | None:
     batches, or of samples in them."""
     shard = loader.batch_sampler
     size, even = shard.batch_size, shard.even_batches or shard.drop_last
-    if size is None or not even or shard.num_processes != workers:
+    if size is None or not even or shard.num_processes != workers or not _is_ordered(shard):
         return None
     if shard.split_batches:
         size //= workers
     if not hasattr(type(shard).__iter__, "skips"):
         type(shard).__iter__ = _skipping(type(shard).__iter__)
     return Dealt(loader, shard, size, len(shard) * size, by_batches=True)
+
+
+def _is_ordered(shard: Any) -> bool:
+    """Return True if the order of the samples is known, or follows from what `Orders` keeps."""
+    sampler = getattr(shard.batch_sampler, "sampler", None)
+    seeded = isinstance(getattr(sampler, "generator", None), torch.Generator)
+    return (
+        seeded
+        or isinstance(sampler, SequentialSampler)
+        or type(sampler).__name__ == "SeedableRandomSampler"  # makes one in its first pass
+    )
 
 
 def _elastic_in(loader: Any) -> Any:
@@ -289,8 +301,15 @@ def _elastic_in(loader: Any) -> Any:
 class _Loop:
     """Goes through a loader, and on to what is dealt meanwhile."""
 
-    def __init__(self, usual: Callable[[Any], Iterator[Any]], there: Company, dealt: Dealt) -> None:
-        """Begin a pass: among those that are ``there``, as samples are ``dealt``."""
+    def __init__(
+        self,
+        usual: Callable[[Any], Iterator[Any]],
+        there: Company,
+        dealt: Dealt,
+        late: bool,
+    ) -> None:
+        """Begin a pass: among those that are ``there``, as samples are ``dealt``. ``late``: a
+        resumed script goes on in it, and it began within another one."""
         self._usual, self._passes, self._dealt = usual, there.passes, dealt
         self._rest = there.rest
         self._waits = dealt.by_batches
@@ -309,7 +328,9 @@ class _Loop:
             unit = dealt.batch if dealt.by_batches else 1
             setattr(dealt.sampler, _SKIPS, used // unit)
             self._pass = Pass(range(there.size), dealt.samples, used - used % unit)
-            self._passes.begin(self._pass, dealt.loader, known_by=dealt.known_by)
+            known_by, lasts = dealt.known_by, dealt.by_batches
+            self._passes.begin(self._pass, dealt.loader, known_by=known_by, lasts=lasts)
+            self._pass.late = known_by if late else None
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(dealt.loader))
 
@@ -363,7 +384,7 @@ class _Loop:
         return getattr(self.__dict__.get("_inner"), name)
 
     def __del__(self) -> None:
-        self._passes.leave(self._pass, self._dealt.by_batches)
+        self._passes.leave(self._pass)
 
 
 class _Beginning:
@@ -381,7 +402,7 @@ class _Beginning:
         self._pass = Pass((), 0)
         self._passes = there.passes
         if dealt is not None:
-            self._passes.begin(self._pass, dealt.loader, rehearsed=True)
+            self._passes.begin(self._pass, dealt.loader, rehearsed=True, lasts=self._lasts)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -407,4 +428,4 @@ class _Beginning:
         return getattr(self.__dict__.get("_batches"), name)
 
     def __del__(self) -> None:
-        self._passes.leave(self._pass, self._lasts)
+        self._passes.leave(self._pass)

@@ -28,9 +28,11 @@ class Pass:
     """True if others, or this job before it was resumed, have been through it."""
     summed = False
     """True once gradients were summed in it."""
+    lasts = False
+    """True if it lasts when its loader gives no more: the script may still train with the last
+    batch, and do what belongs to the pass. Passes through other loaders are within it."""
     through = False
-    """True if the loader gives no more, and the pass lasts: the script may still train with the
-    last batch, and do what belongs to the pass."""
+    """True if it lasts so."""
 
     def __init__(self, workers: Sequence[int], samples: int, used: int = 0) -> None:
         """``workers``: those with a part of the samples; ``samples``: how many each has, and
@@ -152,10 +154,10 @@ class Passes:
         loader: object = None,
         rehearsed: bool = False,
         known_by: tuple[int, ...] = (),
+        lasts: bool = False,
     ) -> None:
-        """Begin one. For ``loader`` and ``rehearsed`` see `Pass`. ``known_by``: what tells this
-        loader from others."""
-        one.loader, one.rehearsed, one.known_by = loader, rehearsed, known_by
+        """Begin one. For the rest see `Pass`. ``known_by``: what tells this loader from others."""
+        one.loader, one.rehearsed, one.known_by, one.lasts = loader, rehearsed, known_by, lasts
         if loader is not None and not self.within_another(loader):
             self._count(one)
         self._those.append(one)
@@ -171,22 +173,26 @@ class Passes:
     def end_last(self, loader: object) -> None:
         """End the last pass through a loader that begins anew, if that lasts; and any in which no
         gradients were summed."""
-        lasting = [one for one in self._those if one.through]
-        for one in lasting:
-            if one.loader is loader or not one.summed:
+        for one in [one for one in self._those if one.through]:
+            if one.loader is loader or not (one.summed or self._known_to_train(one)):
                 self.end(one)
 
-    def leave(self, one: Pass, lasts: bool) -> None:
-        """Note that the script goes no further through a loader's batches. ``lasts``: what it does
-        next may belong to the pass, if that counts."""
-        if lasts and one.number is not None:
+    def _known_to_train(self, one: Pass) -> bool:
+        """Return True if gradients were summed in a pass that is rehearsed, as others know: in a
+        rehearsal they may not be."""
+        number = one.number
+        return one.rehearsed and number is not None and self.trained[number : number + 1] == [True]
+
+    def leave(self, one: Pass) -> None:
+        """Note that the script goes no further through a loader's batches."""
+        if one.lasts and one.number is not None:
             one.through = True
         else:
             self.end(one)
 
     def within_another(self, loader: object) -> bool:
         """Return True if a pass through this loader is within one through another loader."""
-        return any(one.loader is not loader for one in self._through_loaders)
+        return any(one.lasts and one.loader is not loader for one in self._those)
 
     def end(self, one: Pass) -> None:
         """End one, if it has not ended: no sum uses more of its samples."""

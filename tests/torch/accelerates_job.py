@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 import spotmpi
 from spotmpi.torch import loaders
@@ -102,9 +102,9 @@ class Shards(Job):
 
     def _loader(self, rank: int, generator: torch.Generator | None, batch: int = 2) -> Any:
         """Return a loader for training; without random numbers, for tests."""
-        order: Any = range(SAMPLES)
+        order: Any = SequentialSampler(range(SAMPLES))
         if generator is not None:
-            order = RandomSampler(order, generator=generator)
+            order = RandomSampler(range(SAMPLES), generator=generator)
         batches = BatchSampler(order, batch, drop_last=False)
         shard = BatchSamplerShard(batches, self.workers, rank)
         return DataLoader(range(SAMPLES), batch_sampler=shard, collate_fn=list)

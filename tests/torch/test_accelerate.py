@@ -16,11 +16,18 @@ pytest.importorskip("accelerate", reason="no accelerate: python -m pip install a
 
 import torch.distributed as dist  # noqa: E402
 from accelerate.data_loader import prepare_data_loader  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    DistributedSampler,
+    SubsetRandomSampler,
+)
 
+from spotmpi.errors import UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice  # noqa: E402
 from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
+from spotmpi.torch.loaders import Dealt, Orders  # noqa: E402
+from spotmpi.torch.passes import Pass, Passes  # noqa: E402
 from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import Result  # noqa: E402
@@ -74,14 +81,28 @@ def test_parts_of_batches_are_counted(company: Company) -> None:  # noqa: F811
     assert company.missed == 2 * N // 4
 
 
-@pytest.mark.parametrize("how", [{"even_batches": False}, {"num_processes": 2}])
-def test_batches_that_workers_may_have_more_or_fewer_of_are_not_followed(
+@pytest.mark.parametrize(
+    ("how", "sampler"),
+    [
+        ({"even_batches": False}, None),
+        ({"num_processes": 2}, None),
+        ({}, SubsetRandomSampler(range(N))),
+    ],
+)
+def test_what_workers_may_have_more_of_or_in_another_order_is_not_followed(
     company: Company,  # noqa: F811
     how: dict[str, Any],
+    sampler: Any,
 ) -> None:
     company.there = (0,)
-    usual = DataLoader(range(N), 4)
-    known = {"num_processes": 4, "process_index": 0, "put_on_device": False, **how}
+    usual = DataLoader(range(N), 4, sampler=sampler)
+    known = {
+        "num_processes": 4,
+        "process_index": 0,
+        "put_on_device": False,
+        "use_seedable_sampler": True,
+        **how,
+    }
     for batch in prepare_data_loader(usual, **known):
         company.use(batch)
     assert company.missed == 0
@@ -117,6 +138,45 @@ def test_a_test_within_a_pass_is_no_pass_of_its_own(
     assert passes.trained == [False, True, True, True]
     assert rests == [True, True, True]  # no pass is under way, and a checkpoint says so
     assert passes.goes_through(None)
+
+
+def test_a_loader_that_is_held_keeps_no_other_from_counting(company: Company) -> None:  # noqa: F811
+    """Torch's own, whose passes end where their loops do."""
+    group: Any = company._group
+    passes = group.collectives.passes
+    held = iter(DataLoader(range(N), 4, sampler=DistributedSampler(range(N), 4, 0)))
+    next(held)
+    for batch in DataLoader(range(N), 4, sampler=DistributedSampler(range(N), 4, 0)):
+        company.use(batch)
+    assert passes.trained == [True, True]
+
+
+def test_a_pass_that_is_known_to_train_lasts_though_no_gradients_are_summed() -> None:
+    """In a rehearsal of one batch a script may sum none."""
+    for trained, within in [([True], True), ([False], False), ([], False)]:
+        passes = Passes([*trained])
+        train, test = object(), object()
+        passes.begin(one := Pass((), 0), train, rehearsed=True, lasts=True)
+        passes.leave(one)
+        passes.end_last(test)
+        assert passes.within_another(test) == within
+        passes.end_last(train)
+        assert not passes.within_another(test)
+
+
+def test_what_is_no_order_is_refused() -> None:
+    usual = DataLoader(range(N), 4, shuffle=True, generator=torch.Generator())
+    followed = prepare_data_loader(
+        usual, num_processes=4, process_index=0, put_on_device=False
+    ).base_dataloader
+    orders = Orders()
+    number = orders.begin(Dealt(followed, followed.batch_sampler, 4, N, by_batches=True))
+    ((there, state),) = orders.told()
+    assert there == number == 0
+    orders.take([(0, state), (1, b"of a loader that is not there")])
+    for nonsense in (b"", state[:-1]):
+        with pytest.raises(UsageError, match="samples cannot be drawn as before"):
+            orders.take([(0, nonsense)])
 
 
 def test_who_takes_the_first_worker_s_place_has_its_share(company: Company) -> None:  # noqa: F811
@@ -252,6 +312,25 @@ def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
     counts = used(stopped) + used(again)
     assert max(counts.values()) == 1
     assert counts.total() + again.finals[0].means[0] == PASSES * SAMPLES
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.first("0", "1", "2", "3")
+def test_a_job_that_was_stopped_twice_in_a_pass_goes_on(
+    tmp_path: Path, calm: dict[str, Result], seed: int
+) -> None:
+    """One that began within another pass, too."""
+    events = calm["two"].events
+    notices = [LeaveNotice(worker, events // 2 + 20 * seed) for worker in range(WORKERS)]
+    first = job(tmp_path, notices=notices, seed=seed, way="two")
+    environ = {**first.environ, "SPOTMPI_RESUME": "1"}
+    early = [LeaveNotice(worker, events // 5 + 20 * seed) for worker in range(WORKERS)]
+    jobs = [first, replace(first, environ=environ, notices=early)]
+    runs = [one.run() for one in (*jobs, replace(first, environ=environ, notices=()))]
+    counts = sum((used(run) for run in runs), Counter[Any]())
+    missed = max(final.means[0] for final in runs[-1].finals.values())
+    assert len(+counts) + missed == PASSES * SAMPLES
+    assert missed <= 2 * 2 * WORKERS  # where workers hear of a stop one step after others
 
 
 @pytest.mark.parametrize("seed", range(12))
