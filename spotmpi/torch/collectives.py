@@ -223,7 +223,7 @@ class Collectives(Calls):
 
     def look_anew(self) -> None:
         """Note passes from here on: this worker is where the others are."""
-        self.group.script.passes = Passes(self.standing.trained)
+        self.group.script.passes = Passes(self.standing.trained, course=self.passes.course)
 
     @property
     def size(self) -> int:

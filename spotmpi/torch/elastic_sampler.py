@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler
 
 from spotmpi.errors import UsageError
 from spotmpi.torch.dealing import Deal, Samples
-from spotmpi.torch.passes import DealtPass
+from spotmpi.torch.passes import DealtPass, Way
 from spotmpi.torch.process_group import the_group
 
 __all__ = ["ElasticSampler"]
@@ -52,10 +52,10 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
         """The pass of which a loader draws next, which says what it gives."""
 
     def begin(
-        self, batch: int | None, loader: object = None, left: Samples | None = None
+        self, batch: int | None, way: Way | None = None, left: Samples | None = None
     ) -> DealtPass:
-        """Begin a pass. ``batch``: the size of a batch, of a ``loader`` that says what it gives.
-        ``left``: what is left of one in which the job was stopped."""
+        """Begin a pass. ``batch``: the size of a batch, of a loader that says what it gives;
+        ``way``: that one. ``left``: what is left of one in which the job was stopped."""
         workers, me = self._workers()
         many = len(self.dataset)
         samples = np.arange(many) if left is None else left
@@ -66,7 +66,7 @@ class ElasticSampler(DistributedSampler):  # type: ignore[misc]  # torch has no 
         one = DealtPass(Deal(samples, workers, whole=not self.drop_last), me, batch)
         group = the_group()
         if group is not None:
-            group.entrance.passes.begin(one, loader)
+            group.entrance.passes.begin(one, way)
         return one
 
     def __iter__(self) -> Iterator[int]:

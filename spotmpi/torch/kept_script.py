@@ -21,7 +21,7 @@ __all__ = ["Found", "KeptScript"]
 
 _HOLDS, _NUMBERS, _TRAINED = "torch/holds", "torch/numbers", "torch/trained"
 _USED, _WORKERS, _LEFT, _MISSED = "torch/used", "torch/workers", "torch/left", "torch/missed"
-_ORDERS, _LATE = "torch/orders", "torch/late"
+_ORDERS, _COURSE, _LATE = "torch/orders", "torch/course", "torch/late"
 
 
 class Found(NamedTuple):
@@ -36,7 +36,7 @@ class Found(NamedTuple):
     place: Place | None
     """The place in the pass that was under way; None: there was none."""
     late: tuple[int, ...] | None
-    """See `Pass`; of this one."""
+    """What tells its loader from others, if that pass began within another one."""
 
 
 class KeptScript(OwnModel):
@@ -69,13 +69,14 @@ class KeptScript(OwnModel):
             OWN_FINITE: self.broken is None,
             _TRAINED: "".join(str(int(one)) for one in self.passes.trained[:over]),
             _MISSED: self.passes.missed,
-            _ORDERS: pack(self.orders.told()),
+            _COURSE: self.passes.course if now is None else now.course,
+            _ORDERS: pack(self.orders.told(now and now.way and now.way.loader)),
         }
-        if now is not None:
+        if now is not None and now.way is not None:
             place = now.place
             known |= {_USED: place.used, _WORKERS: place.workers}
             known |= {} if place.left is None else {_LEFT: place.left}
-            known |= {} if now.late is None else {_LATE: pack(now.late)}
+            known |= {_LATE: pack(now.way.known_by)} if now.late else {}
         return known
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
@@ -93,7 +94,7 @@ class KeptScript(OwnModel):
                     raise ValueError(f"{_LEFT} are no samples")
                 place = Place(int(kept[_USED]), max(1, int(kept[_WORKERS])), left)
             trained = [one == "1" for one in kept[_TRAINED]]
-            int(kept[_MISSED])
+            int(kept[_MISSED]), int(kept[_COURSE])
             {int(number): bytes(order) for number, order in unpack(kept[_ORDERS])}
         except NONSENSE as error:
             raise CheckpointError(
@@ -115,10 +116,16 @@ class KeptScript(OwnModel):
 
     def arrive(self) -> Place | None:
         """Note that the script is where the checkpoint was written. Return its place in the pass
-        that it begins; None: at its beginning."""
+        that it begins; None: at its beginning. Raises UsageError if it has come another way."""
         assert self.found is not None
-        found, self.found = self.found, None
-        self.passes = Passes(self.passes.trained, int(found.kept[_MISSED]))
+        found, course = self.found, self.passes.course
+        if course != found.kept[_COURSE]:
+            raise UsageError(
+                f"this script cannot go on from {found.where}: it has not gone through the same "
+                "passes as before"
+            )
+        self.found = None
+        self.passes = Passes(self.passes.trained, int(found.kept[_MISSED]), course)
         self.orders.take(unpack(found.kept[_ORDERS]))
         return found.place
 

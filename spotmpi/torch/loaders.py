@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Seque
 
 from spotmpi.errors import UsageError
 from spotmpi.torch.dealing import Place
-from spotmpi.torch.passes import Pass, Passes
+from spotmpi.torch.passes import Pass, Passes, Way
 
 __all__ = ["Company", "Dealt", "Orders", "follow_loaders", "following"]
 
@@ -41,9 +41,11 @@ class Dealt(NamedTuple):
     of the script."""
 
     @property
-    def known_by(self) -> tuple[int, ...]:
-        """What tells the loader from others, also in another run of the script."""
-        return self.batch, self.samples, int(self.random is not None)
+    def way(self) -> Way:
+        """What is known of the loader, on any number of workers."""
+        samples = len(getattr(self.loader, "dataset", ()))
+        known_by = samples, int(self.random is not None)
+        return Way(self.loader, known_by, self.by_batches)
 
     @property
     def random(self) -> torch.Generator | None:
@@ -53,52 +55,57 @@ class Dealt(NamedTuple):
         return found if isinstance(found, torch.Generator) else None
 
 
+class _Order(NamedTuple):
+    """The random numbers of a loader."""
+
+    number: int
+    """The loader's, of those that have any: in the order of their first passes."""
+    random: torch.Generator
+    begun: bytes
+    """Their state as its last pass began."""
+
+
 class Orders:
     """The orders of the samples of all loaders that a script goes through: newcomers and resumed
     scripts draw them as the others do, or as the script did before."""
 
     def __init__(self) -> None:
-        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._random: dict[int, torch.Generator | None] = {}
+        self._of: weakref.WeakKeyDictionary[Any, _Order] = weakref.WeakKeyDictionary()
         self._seen = 0
         """Loaders so far."""
-        self._now: tuple[int, bytes | None] = -1, None
-        """The number of the loader of the last pass, and its order at the beginning of that."""
 
-    def begin(self, dealt: Dealt) -> int:
-        """Note that a pass begins. Return the number of its loader: alike in scripts that go
-        through the same ones."""
-        if dealt.loader not in self._numbers:
-            self._numbers[dealt.loader] = self._seen
-            self._seen += 1
-        number = self._numbers[dealt.loader]
-        living = {*self._numbers.values()}
-        self._random = {one: there for one, there in self._random.items() if one in living}
-        self._random[number] = dealt.random
-        self._now = number, _state(dealt.random)
-        return number
+    def begin(self, dealt: Dealt) -> None:
+        """Note that a pass begins."""
+        if dealt.random is not None:
+            known = self._of.get(dealt.loader)
+            number = self._seen if known is None else known.number
+            self._seen += known is None
+            self._of[dealt.loader] = _Order(number, dealt.random, _state(dealt.random))
 
-    def told(self) -> list[tuple[int, bytes]]:
-        """Return the orders: that of the last pass as it was at its beginning."""
-        now = {one: _state(random) for one, random in self._random.items()} | dict([self._now])
-        return [(one, state) for one, state in now.items() if state is not None]
+    def told(self, within: object = None) -> list[tuple[int, bytes]]:
+        """Return the orders by the loaders' numbers: of one that the script is ``within`` a pass
+        of, as it was at the beginning of that."""
+        return [
+            (one.number, one.begun if loader is within else _state(one.random))
+            for loader, one in self._of.items()
+        ]
 
     def take(self, told: Sequence[tuple[int, bytes]]) -> None:
         """Draw samples in the orders that were told. Raises UsageError if these are none."""
-        for number, state in told:
-            random = self._random.get(number)
-            if random is None:
+        states = dict(told)
+        for loader, one in [*self._of.items()]:
+            if (state := states.get(one.number)) is None:
                 continue
             try:
-                random.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+                one.random.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
             except (RuntimeError, TypeError, ValueError) as error:
                 raise UsageError(f"samples cannot be drawn as before: {error}") from None
-            if number == self._now[0]:
-                self._now = number, state
+            self._of[loader] = one._replace(begun=state)
 
 
-def _state(random: torch.Generator | None) -> bytes | None:
-    return None if random is None else random.get_state().numpy().tobytes()
+def _state(random: torch.Generator) -> bytes:
+    there: bytes = random.get_state().numpy().tobytes()
+    return there
 
 
 class Company(Protocol):
@@ -107,6 +114,10 @@ class Company(Protocol):
     @property
     def passes(self) -> Passes:
         """Where passes are noted."""
+
+    @property
+    def orders(self) -> Orders:
+        """The orders of samples."""
 
     @property
     def size(self) -> int:
@@ -126,7 +137,8 @@ class Company(Protocol):
         it. Collective, but on a newcomer that rehearses."""
 
     def begins_within(self, dealt: Dealt) -> bool:
-        """Begin a pass within another one. Return True if a resumed script goes on in it."""
+        """Begin a pass within another one. Return True if a resumed script goes on in it; if it
+        rehearses it, it has the model of the checkpoint again."""
 
     def resumed_at(self) -> Place | None:
         """Return the place in the pass that begins now where a resumed script goes on, once; None:
@@ -167,6 +179,8 @@ def following(
         _have_share(loader.batch_sampler, there.place)
         # Nobody trains without gradients.
         dealt = _dealt(loader, there.size) if torch.is_grad_enabled() else None
+        if dealt is not None:
+            there.orders.begin(dealt)
         there.passes.end_last(loader)
         within = there.passes.within_another(loader)
         late = within and dealt is not None and there.begins_within(dealt)
@@ -262,7 +276,7 @@ def _dealt(loader: Any, workers: int) -> Dealt | None:
 
 def _dealt_by_accelerate(loader: Any, workers: int) -> Dealt | None:
     """Return how Accelerate deals a loader's samples; None: workers may have different numbers of
-    batches, or of samples in them."""
+    batches, or of samples in them, or their order cannot be told to newcomers."""
     shard = loader.batch_sampler
     size, even = shard.batch_size, shard.even_batches or shard.drop_last
     if size is None or not even or shard.num_processes != workers or not _is_ordered(shard):
@@ -322,15 +336,14 @@ class _Loop:
                 "sampler: resume with the script that it was written by"
             )
         if dealt.elastic:
-            self._pass = dealt.sampler.begin(dealt.batch, dealt.loader, place and place.left)
+            self._pass = dealt.sampler.begin(dealt.batch, dealt.way, place and place.left)
         else:
             used = 0 if place is None else min(place.used_by_each_of(there.size), dealt.samples)
             unit = dealt.batch if dealt.by_batches else 1
             setattr(dealt.sampler, _SKIPS, used // unit)
             self._pass = Pass(range(there.size), dealt.samples, used - used % unit)
-            known_by, lasts = dealt.known_by, dealt.by_batches
-            self._passes.begin(self._pass, dealt.loader, known_by=known_by, lasts=lasts)
-            self._pass.late = known_by if late else None
+            self._passes.begin(self._pass, dealt.way)
+            self._pass.late = late
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(dealt.loader))
 
@@ -402,7 +415,7 @@ class _Beginning:
         self._pass = Pass((), 0)
         self._passes = there.passes
         if dealt is not None:
-            self._passes.begin(self._pass, dealt.loader, rehearsed=True, lasts=self._lasts)
+            self._passes.begin(self._pass, dealt.way, rehearsed=True)
 
     def __iter__(self) -> Iterator[Any]:
         return self

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.torch.collectives import NO_PASS, Collectives
 from spotmpi.torch.dealing import Place
-from spotmpi.torch.loaders import Dealt
+from spotmpi.torch.loaders import Dealt, Orders
 from spotmpi.torch.passes import Pass, Passes
 from spotmpi.torch.tensors import Numbers
 from spotmpi.torch.torch_rounds import values_of
@@ -23,8 +21,8 @@ _UNSEEN = (
 """Why a script is refused with --checkpoint; it names where gradients were summed."""
 
 _STRAYS = (
-    "it has come to another pass than the others: its script has gone through other loaders than "
-    "theirs, or in another order"
+    "it has come to another pass than the others: its script has not gone through the same passes "
+    "as theirs"
 )
 """Why a newcomer is turned away."""
 
@@ -51,9 +49,7 @@ class Entrance:
         self._moves = False
         """True if one has used any."""
         self._sums = 0
-        """Sums of gradients that it had made when it began the last one."""
-        self._course = 0
-        """Which passes the script has begun, in short."""
+        """Sums of gradients that a newcomer had made when it began its last pass."""
         self._moves_back = False
         """True if a resumed script is not to keep its next step, with which a pass ends."""
 
@@ -61,6 +57,11 @@ class Entrance:
     def passes(self) -> Passes:
         """Where passes are noted."""
         return self.calls.passes
+
+    @property
+    def orders(self) -> Orders:
+        """The orders of samples."""
+        return self._script.orders
 
     @property
     def size(self) -> int:
@@ -82,7 +83,6 @@ class Entrance:
         """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
         it. Collective, but on a newcomer that rehearses."""
         calls = self.calls
-        self._note(dealt)
         if self._script.found is not None:
             self._script.take()
             if self.passes.rehearsed < len(self._script.found.trained):
@@ -96,7 +96,7 @@ class Entrance:
             self.rest()
             if calls.group.taught:
                 calls.group.let_in()
-                self._admit()
+                self._admit(dealt)
             return True
         begun = calls.standing.trained
         if calls.group.joins and self.passes.rehearsed >= len(begun):
@@ -104,22 +104,18 @@ class Entrance:
             if self.passes.rehearsed > len(begun):
                 raise calls.group.turned_away(_STRAYS)
         if not calls.group.joins and self.passes.rehearsed == len(begun):
-            self._admit()
+            self._admit(dealt)
             return True
         self._sums = calls.standing.answers.sums
         return False
 
-    def _note(self, dealt: Dealt) -> None:
-        """Note which pass begins. In two scripts that come to the same all of this is the same."""
-        known = self._script.orders.begin(dealt), *dealt.known_by
-        self._course = crc32(pack(known), self._course)
-
     def begins_within(self, dealt: Dealt) -> bool:
-        """Begin a pass within another one. Return True if a resumed script goes on in it."""
+        """Begin a pass within another one. Return True if a resumed script goes on in it; if it
+        rehearses it, it has the model of the checkpoint again."""
         found = self._script.found
         if found is None:
             return False
-        if self.passes.rehearsed == len(found.trained) and found.late == dealt.known_by:
+        if self.passes.rehearsed == len(found.trained) and found.late == dealt.way.known_by:
             return True
         self._script.take()  # it may be a test
         return False
@@ -195,12 +191,12 @@ class Entrance:
             "written by"
         )
 
-    def _admit(self) -> None:
+    def _admit(self, dealt: Dealt) -> None:
         """Let those that have come have what all others have. Collective. Raises Left on a newcomer
         that cannot take it."""
-        calls, standing = self.calls, self.calls.standing
+        calls, standing, course = self.calls, self.calls.standing, self.passes.with_one(dealt.way)
         place = (calls.rank, calls.share) if calls.rehearses else None
-        found = values_of(calls.group.exchange((place, self._course)))
+        found = values_of(calls.group.exchange((place, course)))
         come = {worker: there for worker, (there, _) in found.items() if there is not None}
         taken = {standing.ranks[worker] for worker in found.keys() - come.keys()}
         for worker, (rank, share) in come.items():
@@ -209,9 +205,8 @@ class Entrance:
                 taken.add(rank)
         if calls.rehearses and calls.group.worker not in standing.ranks:
             raise calls.group.turned_away(f"another worker has rank {calls.rank} by now")
-        if calls.rehearses and self._course not in {
-            course for worker, (_, course) in found.items() if worker not in come
-        }:
+        theirs = {there for worker, (_, there) in found.items() if worker not in come}
+        if calls.rehearses and course not in theirs:
             raise calls.group.turned_away(_STRAYS)
         if calls.rehearses and standing.answers.sums < standing.sums_needed:
             raise calls.group.turned_away(

@@ -7,32 +7,44 @@ their loaders in step, so each knows of all others how far they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+from zlib import crc32
 
+from spotmpi.protocol.plain_values import pack
 from spotmpi.torch.dealing import Deal, Place, Samples
 
-__all__ = ["DealtPass", "Pass", "Passes"]
+__all__ = ["DealtPass", "Pass", "Passes", "Way"]
+
+
+class Way(NamedTuple):
+    """A loader that says what it gives."""
+
+    loader: object
+    known_by: tuple[int, ...] = ()
+    """What tells it from others, also in another run of the script."""
+    lasts: bool = False
+    """True if its passes last when it gives no more: the script may still train with the last
+    batch, and do what belongs to the pass. Passes through other loaders are within it."""
 
 
 class Pass:
     """One time through samples that each worker has a fixed part of, as one worker goes through
     them. Those of a lost worker are used by nobody."""
 
+    way: Way | None = None
+    """What it goes through; None: it is drawn without a loader that says what it gives."""
     number: int | None = None
     """Which one it is of those that count: not of those within another one."""
-    late: tuple[int, ...] | None = None
-    """What tells its loader from others, if it counts though it began within another one."""
-    known_by: tuple[int, ...] = ()
-    loader: object = None
-    """What it goes through; None: it is drawn without a loader that says what it gives."""
+    course: int = 0
+    """Which passes were counted before it (see `Passes.course`)."""
+    late = False
+    """True if it counts though it began within another one."""
     rehearsed = False
     """True if others, or this job before it was resumed, have been through it."""
     summed = False
     """True once gradients were summed in it."""
-    lasts = False
-    """True if it lasts when its loader gives no more: the script may still train with the last
-    batch, and do what belongs to the pass. Passes through other loaders are within it."""
     through = False
-    """True if it lasts so."""
+    """True if its loader gives no more, and it lasts."""
 
     def __init__(self, workers: Sequence[int], samples: int, used: int = 0) -> None:
         """``workers``: those with a part of the samples; ``samples``: how many each has, and
@@ -139,30 +151,31 @@ class DealtPass(Pass):
 class Passes:
     """The passes that are under way on a worker."""
 
-    def __init__(self, trained: list[bool] | None = None, missed: int = 0) -> None:
-        """``trained``: gets an entry for each that begins through a loader, and that is true once
-        gradients are summed in it. ``missed``: samples that nobody has used, before."""
+    def __init__(self, trained: list[bool] | None = None, missed: int = 0, course: int = 0) -> None:
+        """``trained``: gets an entry for each that counts, which is true once gradients are summed
+        in it. ``missed``: samples that nobody has used, before."""
         self._those: list[Pass] = []
         self.trained = [] if trained is None else trained
+        self.course = course
+        """A checksum of the ways of all that have counted, in order: alike in scripts that have
+        gone through the same ones."""
         self.rehearsed = 0
         """Passes that were rehearsed, but for those within another one."""
         self._missed = missed
 
-    def begin(
-        self,
-        one: Pass,
-        loader: object = None,
-        rehearsed: bool = False,
-        known_by: tuple[int, ...] = (),
-        lasts: bool = False,
-    ) -> None:
-        """Begin one. For the rest see `Pass`. ``known_by``: what tells this loader from others."""
-        one.loader, one.rehearsed, one.known_by, one.lasts = loader, rehearsed, known_by, lasts
-        if loader is not None and not self.within_another(loader):
-            self._count(one)
+    def begin(self, one: Pass, way: Way | None = None, rehearsed: bool = False) -> None:
+        """Begin one. For the rest see `Pass`."""
+        one.way, one.rehearsed = way, rehearsed
+        if way is not None and not self.within_another(way.loader):
+            self._count(one, way)
         self._those.append(one)
 
-    def _count(self, one: Pass) -> None:
+    def with_one(self, way: Way) -> int:
+        """Return the course with one more pass."""
+        return crc32(pack(way.known_by), self.course)
+
+    def _count(self, one: Pass, way: Way) -> None:
+        one.course, self.course = self.course, self.with_one(way)
         if one.rehearsed:
             one.number = self.rehearsed
             self.rehearsed += 1
@@ -173,8 +186,9 @@ class Passes:
     def end_last(self, loader: object) -> None:
         """End the last pass through a loader that begins anew, if that lasts; and any in which no
         gradients were summed."""
-        for one in [one for one in self._those if one.through]:
-            if one.loader is loader or not (one.summed or self._known_to_train(one)):
+        for one in [one for one in self._through_loaders if one.through]:
+            anew = one.way is not None and one.way.loader is loader
+            if anew or not (one.summed or self._known_to_train(one)):
                 self.end(one)
 
     def _known_to_train(self, one: Pass) -> bool:
@@ -185,14 +199,15 @@ class Passes:
 
     def leave(self, one: Pass) -> None:
         """Note that the script goes no further through a loader's batches."""
-        if one.lasts and one.number is not None:
+        if one.way is not None and one.way.lasts and one.number is not None:
             one.through = True
         else:
             self.end(one)
 
     def within_another(self, loader: object) -> bool:
         """Return True if a pass through this loader is within one through another loader."""
-        return any(one.lasts and one.loader is not loader for one in self._those)
+        ways = [one.way for one in self._those if one.way is not None]
+        return any(way.lasts and way.loader is not loader for way in ways)
 
     def end(self, one: Pass) -> None:
         """End one, if it has not ended: no sum uses more of its samples."""
@@ -204,12 +219,12 @@ class Passes:
         """Note that gradients of these workers were summed. ``shares``: those that they have of
         samples which torch deals; None: each has that of its number. A pass that lasts ends if they
         were summed within a later one."""
-        there = self._through_loaders
-        if there and there[-1].number is None and all(one.through for one in there[:-1]):
-            for one in there[:-1]:
+        *before, last = self._through_loaders or [Pass((), 0)]
+        if last.way is not None and last.number is None and all(one.through for one in before):
+            for one in before:
                 self.end(one)
-            self._count(there[-1])
-            there[-1].late = there[-1].known_by
+            self._count(last, last.way)
+            last.late = True
         for one in self._those:
             one.sum_up(workers if shares is None or isinstance(one, DealtPass) else shares)
             one.summed = True
@@ -230,7 +245,7 @@ class Passes:
 
     @property
     def _through_loaders(self) -> list[Pass]:
-        return [one for one in self._those if one.loader is not None]
+        return [one for one in self._those if one.way is not None]
 
     @property
     def missed(self) -> int:

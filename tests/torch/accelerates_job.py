@@ -18,7 +18,7 @@ from spotmpi.torch.collectives import Collectives
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.torch_rounds import Rounds
 from tests.simulated import Final, Job
-from tests.torch.dealt_job import PASSES, SAMPLES, Numbers
+from tests.torch.dealt_job import PASSES, SAMPLES, Numbers, step
 
 __all__ = ["Shards", "ahead"]
 
@@ -42,9 +42,11 @@ class Shards(Job):
     """A script that goes through its samples again and again, and tests now and then."""
 
     way: str = "loop"
-    """``loop``: it tests after each pass. ``astray``: and newcomers have larger batches.
+    """``loop``: it tests after each pass. ``small``: and has half of the samples. ``astray``: and
+    newcomers have half of them.
     ``trainer``: as Hugging Face's Trainer it reads so many batches, and tests after each fifth
-    step, also within a pass. ``two``: so, and half of the passes go through another loader."""
+    step, also within a pass. ``two``: so, and half of the passes go through another loader.
+    ``turns``: so, and two loaders take turns."""
 
     def script(self, worker: int) -> Final:
         """Each step moves the model by what depends on all workers' batches, and on the model.
@@ -60,10 +62,11 @@ class Shards(Job):
                 calls.broadcast([numbers.model], 0, stands_in=True)
                 # All go on from the first worker's random numbers.
                 orders = [torch.Generator().manual_seed(worker) for _ in range(2)]
-                batch = 4 if self.way == "astray" and calls.rehearses else 2
-                trains = [self._loader(calls.rank, order, batch) for order in orders]
+                few = self.way == "small" or (self.way == "astray" and calls.rehearses)
+                many = SAMPLES // 2 if few else SAMPLES
+                trains = [self._loader(calls.rank, order, many) for order in orders]
                 for number in range(PASSES):
-                    which = int(self.way == "two" and number >= PASSES // 2)
+                    which = {"two": number // (PASSES // 2), "turns": number % 2}.get(self.way, 0)
                     state = orders[which].get_state()
                     calls.broadcast([state], 0, stands_in=True)
                     orders[which].set_state(state)
@@ -84,15 +87,15 @@ class Shards(Job):
     ) -> Iterator[list[int]]:
         """Go through a pass. Yield how often each sample was used in each step."""
         batches = ahead(lambda: loop(train))
-        if self.way in ("loop", "astray"):
+        if self.way in ("loop", "small", "astray"):
             for batch in batches:
-                yield self._step(batch, numbers, entrance)
+                yield step(batch, numbers, entrance)
             self._test(loop, entrance)
             return
         for _ in range(len(train)):  # so that the iterator may not be at its end
             if (batch := next(batches, None)) is None:
                 break
-            yield self._step(batch, numbers, entrance)
+            yield step(batch, numbers, entrance)
             if entrance.calls.group.steps % 5 == 0:
                 self._test(loop, entrance)
 
@@ -100,24 +103,10 @@ class Shards(Job):
         for batch in ahead(lambda: loop(self._loader(entrance.calls.rank, None))):
             entrance.calls.exchange(len(batch))
 
-    def _loader(self, rank: int, generator: torch.Generator | None, batch: int = 2) -> Any:
-        """Return a loader for training; without random numbers, for tests."""
-        order: Any = SequentialSampler(range(SAMPLES))
-        if generator is not None:
-            order = RandomSampler(range(SAMPLES), generator=generator)
-        batches = BatchSampler(order, batch, drop_last=False)
-        shard = BatchSamplerShard(batches, self.workers, rank)
-        return DataLoader(range(SAMPLES), batch_sampler=shard, collate_fn=list)
-
-    def _step(self, batch: list[int], numbers: Numbers, entrance: Entrance) -> list[int]:
-        """Train with a batch. Return how often each sample was used in this step."""
-        calls = entrance.calls
-        mine = torch.zeros(SAMPLES, dtype=torch.float64)
-        mine[batch] = 1.0
-        grad = numbers.model * 0.1 + float(sum(batch))
-        calls.reduce([mine, grad], "AVG", step=True)
-        entrance.sum_up()
-        numbers.model -= grad
-        entrance.move()
-        total: list[int] = (mine * len(calls.alive)).round().int().tolist()
-        return total
+    def _loader(self, rank: int, random: torch.Generator | None, many: int = SAMPLES) -> Any:
+        """Return a loader of so many samples for training; without random numbers, for tests."""
+        order: Any = SequentialSampler(range(many))
+        if random is not None:
+            order = RandomSampler(range(many), generator=random)
+        shard = BatchSamplerShard(BatchSampler(order, 2, drop_last=False), self.workers, rank)
+        return DataLoader(range(many), batch_sampler=shard, collate_fn=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -21,9 +22,11 @@ from spotmpi.torch.passes import DealtPass
 from spotmpi.torch.torch_rounds import Rounds
 from tests.simulated import Final, Job
 
-__all__ = ["PASSES", "SAMPLES", "Passes"]
+__all__ = ["PASSES", "SAMPLES", "Numbers", "Passes", "step"]
 
 SAMPLES, PASSES = 24, 6
+WAY = partial(Dealt, sampler=None, batch=2, samples=0)
+"""How the samples of something that stands for a loader are dealt."""
 
 
 class Numbers(Belongings):
@@ -64,7 +67,7 @@ class Passes(Job):
                 entrance = Entrance(calls)
                 calls.broadcast([numbers.model], 0, stands_in=True)
                 for number in range(PASSES):
-                    trains = entrance.begins_pass(Dealt(numbers, None, 2, 0))
+                    trains = entrance.begins_pass(WAY(numbers))
                     if trains and worker >= self.workers and not began:
                         began = number
                     self._go_through(number, trains, numbers, entrance, used)
@@ -83,26 +86,33 @@ class Passes(Job):
         left = None if place is None else place.left
         deal = Deal(np.arange(SAMPLES) if left is None else left, calls.alive)
         one = DealtPass(deal, calls.rank, 2)
-        calls.passes.begin(one, numbers, rehearsed=not trains)
+        calls.passes.begin(one, WAY(numbers).way, rehearsed=not trains)
         draw, batches = iter(one), 0
         while (batch := [*islice(draw, 2)]) or one.goes_on():
             if not batch:
                 draw = iter(one)
                 continue
-            if not trains and batches and not entrance.goes_on(Dealt(numbers, None, 2, 0)):
+            if not trains and batches and not entrance.goes_on(WAY(numbers)):
                 break
             if trains:
                 entrance.rest(one)
             one.give(2)
-            mine = torch.zeros(SAMPLES, dtype=torch.float64)
-            mine[batch] = 1.0
-            grad = numbers.model * 0.1 + float(sum(batch))
-            calls.reduce([mine, grad], "AVG", step=True)
-            entrance.sum_up()
-            numbers.model -= grad
-            entrance.move()
+            there = step(batch, numbers, entrance)
             batches += 1
             if trains:
-                total = (mine * len(calls.alive)).round().int().tolist()
-                used.update({(number, n): many for n, many in enumerate(total)})
+                used.update({(number, n): many for n, many in enumerate(there)})
         calls.passes.end(one)
+
+
+def step(batch: list[int], numbers: Numbers, entrance: Entrance) -> list[int]:
+    """Train with a batch. Return how often each sample was used in this step, by all workers."""
+    calls = entrance.calls
+    mine = torch.zeros(SAMPLES, dtype=torch.float64)
+    mine[batch] = 1.0
+    grad = numbers.model * 0.1 + float(sum(batch))
+    calls.reduce([mine, grad], "AVG", step=True)
+    entrance.sum_up()
+    numbers.model -= grad
+    entrance.move()
+    total: list[int] = (mine * len(calls.alive)).round().int().tolist()
+    return total

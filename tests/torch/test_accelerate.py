@@ -27,7 +27,7 @@ from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice  # noqa: E402
 from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.loaders import Dealt, Orders  # noqa: E402
-from spotmpi.torch.passes import Pass, Passes  # noqa: E402
+from spotmpi.torch.passes import Pass, Passes, Way  # noqa: E402
 from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import Result  # noqa: E402
@@ -39,7 +39,7 @@ from tests.torch.test_process_group import alone  # noqa: E402, F401
 
 N = 40
 WORKERS = 3
-WAYS = "loop", "trainer", "two"
+WAYS = "loop", "trainer", "two", "turns"
 
 # In one process.
 
@@ -156,7 +156,7 @@ def test_a_pass_that_is_known_to_train_lasts_though_no_gradients_are_summed() ->
     for trained, within in [([True], True), ([False], False), ([], False)]:
         passes = Passes([*trained])
         train, test = object(), object()
-        passes.begin(one := Pass((), 0), train, rehearsed=True, lasts=True)
+        passes.begin(one := Pass((), 0), Way(train, lasts=True), rehearsed=True)
         passes.leave(one)
         passes.end_last(test)
         assert passes.within_another(test) == within
@@ -170,9 +170,9 @@ def test_what_is_no_order_is_refused() -> None:
         usual, num_processes=4, process_index=0, put_on_device=False
     ).base_dataloader
     orders = Orders()
-    number = orders.begin(Dealt(followed, followed.batch_sampler, 4, N, by_batches=True))
-    ((there, state),) = orders.told()
-    assert there == number == 0
+    orders.begin(Dealt(followed, followed.batch_sampler, 4, N, by_batches=True))
+    ((number, state),) = orders.told()
+    assert number == 0
     orders.take([(0, state), (1, b"of a loader that is not there")])
     for nonsense in (b"", state[:-1]):
         with pytest.raises(UsageError, match="samples cannot be drawn as before"):
@@ -249,7 +249,8 @@ def test_newcomers_hold_the_same_whoever_dies(tmp_path: Path, way: str, seeds: r
         check,
     )
     came = [final.began for result in results for final in result.finals.values()]
-    assert sum(map(bool, came)) >= len(seeds) / 2, came
+    # They join only where a loader begins that was the last one, too.
+    assert way == "turns" or sum(map(bool, came)) >= len(seeds) / 2, came
 
 
 def test_a_newcomer_whose_script_goes_another_way_is_turned_away(
@@ -319,7 +320,7 @@ def test_a_job_that_was_told_to_stop_goes_on_to_the_bit(
 def test_a_job_that_was_stopped_twice_in_a_pass_goes_on(
     tmp_path: Path, calm: dict[str, Result], seed: int
 ) -> None:
-    """One that began within another pass, too."""
+    """One that began within another pass."""
     events = calm["two"].events
     notices = [LeaveNotice(worker, events // 2 + 20 * seed) for worker in range(WORKERS)]
     first = job(tmp_path, notices=notices, seed=seed, way="two")
@@ -331,6 +332,34 @@ def test_a_job_that_was_stopped_twice_in_a_pass_goes_on(
     missed = max(final.means[0] for final in runs[-1].finals.values())
     assert len(+counts) + missed == PASSES * SAMPLES
     assert missed <= 2 * 2 * WORKERS  # where workers hear of a stop one step after others
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_newcomers_join_a_job_that_was_resumed_in_such_a_pass(
+    tmp_path: Path, calm: dict[str, Result], seed: int
+) -> None:
+    events = calm["two"].events
+    notices = [LeaveNotice(worker, events * 6 // 10) for worker in range(WORKERS)]
+    first = job(tmp_path, notices=notices, way="two")
+    assert [*used(first.run())][-1][0] == PASSES // 2
+    environ = {**first.environ, "SPOTMPI_RESUME": "1"}
+    late = Arrival(WORKERS, events // 6 * (seed + 1) // 2)
+    again = replace(first, environ=environ, notices=(), arrivals=[late]).run()
+    assert len({final.bits for final in again.finals.values()}) == 1
+    assert again.finals[WORKERS].began
+
+
+def test_a_script_that_goes_another_way_is_not_resumed(
+    tmp_path: Path, calm: dict[str, Result]
+) -> None:
+    """What is left would be taken from another pass."""
+    events = calm["two"].events
+    notices = [LeaveNotice(worker, events * 3 // 4) for worker in range(WORKERS)]
+    first = job(tmp_path, notices=notices, way="two")
+    first.run()
+    environ = {**first.environ, "SPOTMPI_RESUME": "1"}
+    with pytest.raises(UsageError, match="it has not gone through the same passes"):
+        replace(first, environ=environ, notices=(), way="small").run()
 
 
 @pytest.mark.parametrize("seed", range(12))

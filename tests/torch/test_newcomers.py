@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 from spotmpi.errors import Left, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
 from spotmpi.protocol.plain_values import pack  # noqa: E402
-from spotmpi.torch import belongings, collectives  # noqa: E402
+from spotmpi.torch import belongings, collectives, passes  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.collectives import Collectives  # noqa: E402
 from spotmpi.torch.first_answers import FirstAnswers  # noqa: E402
@@ -284,7 +284,7 @@ def test_a_newcomer_takes_the_place_of_a_lost_worker(
 
 
 def test_objects_go_to_and_come_from_a_newcomer_with_a_rank_beyond_the_size() -> None:
-    script = SimpleNamespace(found=None, passes=None)
+    script = SimpleNamespace(found=None, passes=passes.Passes())
     known: Any = {"standing": standing(4, (1, 2, 3, 4), (4, 4, 0)), "script": script, "number": 0}
     calls = Collectives(cast(Any, SimpleNamespace(joins=True, worker=5, **known)), 4)
     assert calls.rank == 5

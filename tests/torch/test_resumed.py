@@ -26,7 +26,7 @@ from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.dealing import Deal, Place  # noqa: E402
 from spotmpi.torch.kept_script import KeptScript  # noqa: E402
-from spotmpi.torch.passes import Pass  # noqa: E402
+from spotmpi.torch.passes import Pass, Way  # noqa: E402
 from spotmpi.training.state.finite import Finite  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import unnamed  # noqa: E402
@@ -195,6 +195,7 @@ def test_what_is_left_is_dealt_as_it_would_have_been() -> None:
         {"torch/left": np.zeros(3)},
         {"torch/workers": "three"},
         {"torch/missed": "many"},
+        {"torch/course": None},
         {"torch/orders": None},
         {"torch/orders": pack([1])},
     ],
@@ -205,6 +206,7 @@ def test_a_checkpoint_of_another_script_is_refused(changes: dict[str, Any]) -> N
         "torch/numbers": np.zeros(0, np.uint8),
         "torch/trained": "11",
         "torch/missed": 0,
+        "torch/course": 0,
         "torch/orders": pack([(0, b"nonsense")]),  # of a loader that is not there
         "torch/used": 4,
         "torch/workers": 3,
@@ -363,6 +365,6 @@ def test_no_pass_and_several_at_a_time_cannot_be_seen_through(
     with pytest.raises(UsageError, match="summed outside of a pass"):
         entrance.sum_up()
     for _ in range(2):
-        entrance.passes.begin(Pass([0], 4), object())
+        entrance.passes.begin(Pass([0], 4), Way(object()))
     with pytest.raises(UsageError, match="while several passes were under way"):
         entrance.sum_up()
