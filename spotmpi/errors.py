@@ -20,6 +20,7 @@
     SystemExit
     |-- Stopped             the job stops below ``min_workers`` with a checkpoint written (75)
     `-- Left                this worker left the others on request (0)
+        `-- Strayed         this worker joined lately, and its script is not where the others' are
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = [
     "ScriptError",
     "SpotmpiError",
     "Stopped",
+    "Strayed",
     "TraceError",
     "UsageError",
 ]
@@ -119,3 +121,8 @@ class Left(SystemExit):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class Strayed(Left):
+    """This worker joined lately, and its script has come to another call than the others'. They go
+    on without it once its process has ended, by any signal: it is lost."""

@@ -15,7 +15,7 @@ raised; with its traceback) and ``left`` (it ends with this code); ``parted`` (i
 request); ``misses`` (workers that MPI takes for dead, and of whose death nothing is known). Of a
 newcomer: ``waiting`` (for what MPI must know), ``connected`` (with its sponsor), ``knocks``,
 ``admitted``, ``trains`` (it has learnt; these lead through `joining`), ``withdrawn`` (with the
-reason why it was never one of the others); and of its sponsor ``spawning`` (it has asked MPI for
+reason why it cannot go on with the others); and of its sponsor ``spawning`` (it has asked MPI for
 the newcomer) and ``gave_up`` (nothing will come of it).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``

@@ -211,7 +211,7 @@ class Trains(Message, event="trains"):
 
 @dataclass(frozen=True)
 class Withdrawn(Message, event="withdrawn"):
-    """A newcomer was never one of the others, for this reason."""
+    """A newcomer cannot go on with the others, for this reason."""
 
     why: Annotated[str, Page()]
 

@@ -42,6 +42,9 @@ class Boundary(NamedTuple):
     """True if a value of `once` is known, but not to all scripts."""
     payload: Payload | None
     """What the next round carries; None: what the model's size asks for."""
+    astray: int | None = None
+    """Stands for the call that workers have come to, if some that joined lately have come to
+    another one (`ControlSum.astray`). These leave, and the others do the round again."""
 
 
 LENGTH = 8
@@ -57,6 +60,8 @@ def boundary(
     """Return what follows from a round. ``last``: its own payload.
     ``stopping``: all were to stop before. ``full``: number of workers that knew everything in it.
     ``learnt``: number of newcomers that know everything by it."""
+    if (astray := word.astray) is not None:  # what it says is said again
+        return START._replace(astray=astray)
     kind, over, leaving = word.kind, word.over, word.leaving
     payload = None if kind in (STEP, END) else _payload(kind, word, last, full)
     everybody = leaving >= full + learnt

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 25
+WORDS = 27
 MOST_WORKERS = 1 << 20
 _PIECE = 32
 _PIECES = 2
@@ -37,7 +37,8 @@ SUMS = {
 """Kinds of rounds that sum any arrays, by their type, and True if they are on a device. A newcomer
 that learns knows only the kind, and must bring the same memory as the others."""
 _SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(10, 17)
-_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _CALL, _DIGESTED, _DIGEST = range(17, 24)
+_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(17, 23)
+_CALL, _RECENT, _RECENT_CALL = range(24, 27)
 
 
 class ControlWord(NamedTuple):
@@ -59,6 +60,9 @@ class ControlWord(NamedTuple):
     late: bool = False
     """True if this worker joined late and counts its own steps: it may have to end before its
     script."""
+    recent: bool = False
+    """True if this worker joined lately: if its script has come to another call than the others' it
+    leaves, and they go on."""
     strategy: int | None = None
     """Number of the strategy that all shall go on with. Only the leader gives one."""
     loss: float = 0.0
@@ -68,7 +72,8 @@ class ControlWord(NamedTuple):
     worker that has it. In a `gather`: bytes of this worker's value. At the end: 1 from a worker
     whose script is there, and 0 from one that stops."""
     call: int = 0
-    """Stands for what is summed: a number of 32 bits, the same on workers that sum the same."""
+    """Stands for what is asked for: a number of 32 bits, the same on workers that ask for the
+    same."""
     digest: int | None = None
     """Digest of the parameters before this round."""
 
@@ -85,10 +90,13 @@ class ControlWord(NamedTuple):
             word[_STRATEGY] = 1 + self.strategy
         if self.loss_weight:
             word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
-        word[_NUMBERS], word[_CALL] = self.numbers, self.call
+        word[_NUMBERS] = self.numbers
+        word[_CALL] = code = code_of(self.kind, self.call)
+        if self.recent:
+            word[_RECENT], word[_RECENT_CALL] = 1, code
         if self.digest is not None:
             word[_DIGESTED] = 1
-            word[_DIGEST:] = pieces(self.digest)
+            word[_DIGEST:_CALL] = pieces(self.digest)
         return word
 
 
@@ -111,6 +119,18 @@ class ControlSum(NamedTuple):
     def over(self) -> bool:
         """True if the training ends: all are at its end, except late workers that count alone."""
         return 0 < self.values[END] == self.workers - self.values[_LATE]
+
+    @property
+    def astray(self) -> int | None:
+        """The `code_of` the call that workers have come to, if some that joined lately have come to
+        another one; None: they have not, or the training ends."""
+        if not self.values[_RECENT] or self.over:
+            return None
+        recent, theirs = int(self.values[_RECENT]), int(self.values[_RECENT_CALL])
+        if not (others := self.workers - recent):
+            return None
+        said = int(self.values[_CALL]) - theirs
+        return None if said * recent == theirs * others else said // others
 
     @property
     def leaving(self) -> int:
@@ -193,25 +213,31 @@ class ControlSum(NamedTuple):
             )
 
     def check_call(self, own: int, what: str, number: int) -> None:
-        """Raise ReplicaMismatch unless all workers sum or broadcast the same. ``own`` stands for
-        ``what`` this one does."""
+        """Raise ReplicaMismatch unless all workers ask for the same. ``own``: the `code_of` what
+        this one asks for, which is called ``what``."""
         if self.values[_CALL] != own * self.workers:
             raise ReplicaMismatch(
-                f"in round {number} the {self.workers} workers summed or broadcast different "
-                f"arrays, this one {what}: give arrays of the same names, shapes and types on all "
-                "workers"
+                f"in round {number} the {self.workers} workers summed, gathered or broadcast "
+                f"different arrays, this one {what}: make the same calls on all workers, with "
+                "arrays of the same names, shapes and types"
             )
 
     def check_digest(self, own: int | None, round_number: int) -> None:
         """Raise ReplicaMismatch if replicas that were compared differed before this round."""
         if own is None or self.values[_DIGESTED] != self.workers:
             return
-        if self.values[_DIGEST:] == [piece * self.workers for piece in pieces(own)]:
+        if self.values[_DIGEST:_CALL] == [piece * self.workers for piece in pieces(own)]:
             return
         raise ReplicaMismatch(
             f"the replicas differ before round {round_number}: something changed trainer.params on "
             "some workers only. Change parameters through trainer.step() alone"
         )
+
+
+def code_of(kind: int, call: int) -> int:
+    """Return a number of 32 bits that stands for a call in a kind of round."""
+    # Such that two others hardly add up to twice this one.
+    return (kind + 1) * 0x9E3779B1 & 0xFFFFFFFF ^ call
 
 
 def pieces(digest: int) -> list[float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from spotmpi.arrays.backend import HOST
 from spotmpi.arrays.word_view import WordView
@@ -56,6 +57,11 @@ class Round:
 
     levels = True
     """True if all workers' models are equal after the round."""
+
+    call = 0
+    """Stands for what is asked for: a number of 32 bits."""
+    about = ""
+    """Says what that is."""
 
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
@@ -206,10 +212,13 @@ class GatherRound(Round):
 
     kind = control_word.GATHER
 
-    def __init__(self, memory: RoundMemory, mine: bytes) -> None:
-        """``mine``: this worker's value, packed; not empty."""
+    def __init__(self, memory: RoundMemory, mine: bytes, about: str = "") -> None:
+        """``mine``: this worker's value, packed; not empty. ``about``: says what for, alike on all
+        workers."""
         super().__init__(memory)
         self._mine = mine
+        self.about = about
+        self.call = crc32(about.encode())
         self._places: dict[WorkerId, slice] = {}
         """Where each worker's value lies among all of them."""
         self.answer: dict[WorkerId, bytes] | None = None
@@ -273,6 +282,7 @@ class SumRound(Round):
         super().__init__(memory)
         self.kind = control_word.SUMS[mine.bucket.dtype, mine.backend is not HOST]
         self._mine = mine
+        self.call, self.about = mine.call, str(mine)
         self._step = step
         self.answer: Summed | None = None
 
@@ -291,15 +301,14 @@ class SumRound(Round):
         self._mine.pack(arena.contributions[0])
 
     def says(self) -> dict[str, Any]:
-        """Return how many numbers there are, and what they are."""
-        return {"numbers": self._mine.bucket.size, "call": self._mine.call}
+        """Return how many numbers there are."""
+        return {"numbers": self._mine.bucket.size}
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """Check that all mean the same, or take the sum."""
+        """Take the sum, if this is the second round."""
         if self.memory.payload is None:
-            word.check_call(self._mine.call, str(self._mine), number)
             return None
         self.answer = Summed(self.memory.alone.record[0], tuple(full))
         return None if self._step is None else self._step()

@@ -74,7 +74,7 @@ class Calls:
         """Ranks of those that live (see `Standing.alive`), and of this one."""
         raise NotImplementedError
 
-    def exchange(self, value: Any, asked: str = "all") -> dict[int, Any]:
+    def exchange(self, value: Any, asked: str) -> dict[int, Any]:
         """Return the values of all who have a part in this call, by rank. ``asked``: what for, in
         short."""
         raise NotImplementedError
@@ -124,7 +124,7 @@ class Calls:
 
     def meet(self) -> None:
         """Return when all have called it."""
-        self.exchange(None)
+        self.exchange(None, "barrier")
 
     def reduce(self, tensors: Sequence[torch.Tensor], operation: str, step: bool = False) -> None:
         """Write into each tensor the sum of all workers' tensors, or what the operation says.
@@ -154,7 +154,7 @@ class Calls:
         for one in tensors:
             if operation in ("SUM", "AVG") and one.is_floating_point():
                 continue
-            found = self._values(one).values()
+            found = self._values(one, operation).values()
             total = functools.reduce(_FOLDS["SUM" if operation == "AVG" else operation], found)
             if operation == "AVG":
                 total = total.div(len(found), rounding_mode="trunc")
@@ -173,11 +173,11 @@ class Calls:
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """Return each worker's tensor, by rank. A worker that lives stands in for one that is lost:
         the next one, alike on all."""
-        return self.filled(self._values(mine))
+        return self.filled(self._values(mine, "all"))
 
     def gather_lists(self, mine: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         """Return each worker's tensors, by rank, likewise. They may be of other sizes on each."""
-        found = self.exchange([(bytes_of(one), list(one.shape)) for one in mine])
+        found = self.exchange([(bytes_of(one), list(one.shape)) for one in mine], "lists")
         return self.filled(
             {
                 rank: [from_bytes(there, mine[0].dtype, shape) for there, shape in some]
@@ -185,8 +185,8 @@ class Calls:
             }
         )
 
-    def _values(self, mine: torch.Tensor) -> dict[int, torch.Tensor]:
-        found = self.exchange(bytes_of(mine))
+    def _values(self, mine: torch.Tensor, what: str) -> dict[int, torch.Tensor]:
+        found = self.exchange(bytes_of(mine), f"{what} of {mine.numel()} {mine.dtype}")
         return {rank: like(mine, there) for rank, there in found.items()}
 
     def filled(self, found: Mapping[int, Any]) -> list[Any]:
@@ -254,12 +254,12 @@ class Collectives(Calls):
         """True if the others wait for this newcomer, which is not where they are."""
         return self.rehearses and not self.group.joins
 
-    def exchange(self, value: Any, asked: str = "all") -> dict[int, Any]:
+    def exchange(self, value: Any, asked: str, alike: bool = True) -> dict[int, Any]:
         """Return the values of all who have a part in this call, by rank. ``asked``: what for, in
-        short."""
+        short; ``alike``: on all."""
         answers = self.standing.answers
         if not self.rehearses:
-            said = self.group.exchange(value)
+            said = self.group.exchange(value, asked if alike else "in groups")
             answers.keep(asked, said)
         elif answers.used_up and not self.standing.trained:
             raise self.group.turned_away(NO_PASS)

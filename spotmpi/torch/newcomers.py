@@ -50,6 +50,8 @@ class Entrance:
         """True if one has used any."""
         self._sums = 0
         """Sums of gradients that a newcomer had made when it began its last pass."""
+        self._came_in: int | None = None
+        """The pass in which this worker joined; None: it was there from the start."""
         self._moves_back = False
         """True if a resumed script is not to keep its next step, with which a pass ends."""
 
@@ -144,12 +146,16 @@ class Entrance:
         to be kept, and it cannot be seen how far the script is."""
         calls, self._moved = self.calls, False
         calls.sum_up()
+        now = calls.passes.now
+        if self._came_in is not None and now is not None and now.number != self._came_in:
+            calls.group.is_recent(False)  # its script has come through a pass as the others' have
+            self._came_in = None
         if calls.rehearses and not calls.standing.trained:
             raise calls.group.turned_away(NO_PASS)
         if calls.group.keeps and not self.rehearses:
-            if calls.passes.now is None:
+            if now is None:
                 raise UsageError(_UNSEEN.format("outside of a pass"))
-            if not calls.passes.goes_through(calls.passes.now):
+            if not calls.passes.goes_through(now):
                 raise UsageError(_UNSEEN.format("while several passes were under way"))
 
     def move(self) -> None:
@@ -196,7 +202,7 @@ class Entrance:
         that cannot take it."""
         calls, standing, course = self.calls, self.calls.standing, self.passes.with_one(dealt.way)
         place = (calls.rank, calls.share) if calls.rehearses else None
-        found = values_of(calls.group.exchange((place, course)))
+        found = values_of(calls.group.exchange((place, course), "newcomers"))
         come = {worker: there for worker, (there, _) in found.items() if there is not None}
         taken = {standing.ranks[worker] for worker in found.keys() - come.keys()}
         for worker, (rank, share) in come.items():
@@ -217,8 +223,9 @@ class Entrance:
         if come:
             self._give([standing.ranks[worker] for worker in found if worker not in come])
         if calls.rehearses:
-            calls.rehearses = False
+            calls.rehearses, self._came_in = False, len(standing.trained)
             calls.group.trains()
+            calls.group.is_recent(True)
 
     def _give(self, givers: list[int]) -> None:
         """Give what the first of these ranks trains with to those that rehearse, and the orders of

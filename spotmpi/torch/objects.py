@@ -180,7 +180,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 
 def _gathered(group: Peers, obj: Any) -> list[Any]:
     """Return the bytes of all workers' objects, by rank."""
-    return group.collectives.filled(group.collectives.exchange(_bytes_of(obj, group)))
+    return group.collectives.filled(group.collectives.exchange(_bytes_of(obj, group), "objects"))
 
 
 def _rank(group: Peers, of_all: int | None, of_group: int | None) -> int:

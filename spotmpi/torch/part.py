@@ -50,9 +50,9 @@ class Part(Calls):
         there = {*self._whole.alive}
         return any(there.issuperset(one) for one in self._split if one != self.ranks)
 
-    def exchange(self, value: Any, asked: str = "all") -> dict[int, Any]:
+    def exchange(self, value: Any, asked: str) -> dict[int, Any]:
         """Return the values of all who have a part in this call, by rank."""
-        found = self._whole.exchange((self.ranks, value), asked)
+        found = self._whole.exchange((self.ranks, value), asked, alike=False)
         mine = {}
         for rank, one in enumerate(self.ranks):
             if one in found:

@@ -103,9 +103,16 @@ def _made(how: Any, _options: Any = None) -> WorkerGroup | None:
     world = how.group_size
     ranks = list(how.global_ranks_in_group) or list(range(world))
     if not dist.is_initialized():
-        calls = Collectives(Rounds().__enter__(), world)
+        calls = Collectives(Rounds(strays=_end_process).__enter__(), world)
         return WorkerGroup(Entrance(calls), calls, ends=True)
     return _the_one().part(ranks)
+
+
+def _end_process() -> None:
+    """End at once. The others go on as without any worker that is lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _call(work: Callable[[], None]) -> None:
@@ -212,10 +219,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             self.entrance.calls.end(error or early)
             if early is not None:
                 raise early
-            if stranded:  # and the others go on as without any worker that is lost
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os.kill(os.getpid(), signal.SIGKILL)
+            if stranded:
+                _end_process()
 
     def _say_what_was_missed(self) -> None:
         """The first worker that lives tells the user of samples that nobody has used."""
@@ -267,8 +272,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
                 file=sys.stderr,
                 flush=True,
             )
-            sys.stdout.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            _end_process()
         raise PeersLost(f"{why}: start again from a checkpoint of your script's own")
 
     # Calls. Torch gives lists of tensors, of which most have one.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from spotmpi.errors import Left
-from spotmpi.fabric import Message
+from spotmpi.errors import Left, Strayed
+from spotmpi.fabric import Message, Steps
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.once import answer_of, outcome_of
@@ -25,6 +25,8 @@ from spotmpi.training.script.answers import NoAnswers
 
 __all__ = ["Rounds", "values_of"]
 
+T = TypeVar("T")
+
 _MOST_KNOWN = 16
 """Most sums whose arrays' layout is kept."""
 
@@ -32,10 +34,14 @@ _MOST_KNOWN = 16
 class Rounds(Group[Any]):
     """The rounds of all workers, as tensors need them. A context manager."""
 
-    def __init__(self, belongings: Belongings | None = None) -> None:
+    def __init__(
+        self, belongings: Belongings | None = None, strays: Callable[[], None] = lambda: None
+    ) -> None:
         """``belongings``: what checkpoints keep and newcomers get; None: all that the script trains
-        with."""
+        with. ``strays``: is called if this worker must end, as its script made another call than
+        the others': they wait until its process has ended."""
         super().__init__([np.zeros(1, np.float32)])
+        self._strays = strays
         self.standing = Standing()
         """What newcomers are told."""
         self.script = KeptScript(belongings or Belongings())
@@ -100,6 +106,18 @@ class Rounds(Group[Any]):
     def trains(self) -> None:
         """Tell the launcher that this newcomer trains from now on."""
         self._connected("trains()", alone=True).context.channel.tell("trains", step=self.steps)
+
+    def is_recent(self, recent: bool) -> None:
+        """Note if this worker joined lately: then it leaves, and the others go on, if its script
+        makes another call than theirs."""
+        self._training.position.recent = recent
+
+    def _run(self, steps: Steps[T]) -> T:
+        try:
+            return super()._run(steps)
+        except Strayed:
+            self._strays()
+            raise
 
     def turned_away(self, why: str) -> Left:
         """Return what is raised on a newcomer that cannot take part, and tell the launcher."""
@@ -178,10 +196,10 @@ class Rounds(Group[Any]):
         there: Message | None = self._run(self._connected("receive()").receive(senders, key, waits))
         return there
 
-    def exchange(self, value: Any) -> bytes:
+    def exchange(self, value: Any, about: str = "") -> bytes:
         """Return each worker's value, by worker, as `values_of` reads it. It is asked for in each
-        run of a script, also in one that is resumed."""
-        said: bytes = self._run(self._connected("gather()").gather(pack(value)))
+        run of a script, also in one that is resumed. ``about``: says what for, alike on all."""
+        said: bytes = self._run(self._connected("gather()").gather(pack(value), about))
         return said
 
 

@@ -161,6 +161,8 @@ class TrainingExchange:
             leaves=level and self.orders.leave,
             newcomer=level and self.context.fabric.guest() is not None,
             strategy=self.switching.wish if self.leads else None,
+            recent=self.training.position.recent,
+            call=what.call,
             digest=self.compare.result(),
             **what.says(),
         )
@@ -176,9 +178,13 @@ class TrainingExchange:
         page = transfer.turn()
         learner, full = transfer.learns, transfer.full(contributors)
         word = self.memory.heard(len(full))
-        if not learner:
-            self._check(number, word)
-        taken = self.round.commit(number, full, word, page)
+        taken = None
+        if word.astray is not None:
+            page.pop("rest", None)  # not all have brought it
+        else:
+            if not learner:
+                self._check(number, word)
+            taken = self.round.commit(number, full, word, page)
         self.records.journal.complete(now)
         if taken:
             self._taken(number, contributors, full, taken, word, now)
@@ -321,6 +327,9 @@ class TrainingExchange:
         """Check that all do this round with equal state. It becomes the end if all others end."""
         assert self.round.kind is not None
         word.check_kind(self.round.kind, number)
+        if self.round.call and not word.over:
+            known = control_word.code_of(self.round.kind, self.round.call)
+            word.check_call(known, self.round.about, number)
         word.check_digest(self.compare.result(), number)
         self.records.journal.stable(number, self.driver.membership.ids[0])
         if word.save:

@@ -238,7 +238,7 @@ class JoiningWorker(Outsider[P]):
         yield from ()
         return self._told("once()", of)
 
-    def gather(self, mine: bytes) -> Asks[bytes]:
+    def gather(self, mine: bytes, about: str = "") -> Asks[bytes]:
         """Return what the others were told on the way to their step. Raises Left if it is
         unknown."""
         yield from ()
@@ -306,7 +306,7 @@ class PastTraining(Outsider[P]):
         yield from ()
         raise turned_away(self.context.channel, self.me, _UNKNOWN.format("once()"))
 
-    def gather(self, mine: bytes) -> Asks[bytes]:
+    def gather(self, mine: bytes, about: str = "") -> Asks[bytes]:
         """Raise Left: the values cannot be known."""
         yield from ()
         raise turned_away(self.context.channel, self.me, _UNKNOWN.format("gather()"))

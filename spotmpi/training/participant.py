@@ -72,8 +72,9 @@ class Participant(Protocol):
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Return the value of ``work``, which one worker does for all; ``of``: the work's name."""
 
-    def gather(self, mine: bytes) -> Asks[bytes]:
-        """Return a packed dict of all workers' packed values, by worker. ``mine``: this one's."""
+    def gather(self, mine: bytes, about: str = "") -> Asks[bytes]:
+        """Return a packed dict of all workers' packed values, by worker. ``mine``: this one's.
+        ``about``: says what they are, alike on all."""
 
     def sum(self, mine: Summand | Words, step: bool = False) -> Asks[Summed]:
         """Return the sum of what all workers bring, flat, in memory that the next round may use.

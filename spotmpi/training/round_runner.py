@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from spotmpi.errors import CheckpointError, Left, PeersLost, Stopped
+from spotmpi.errors import CheckpointError, Left, PeersLost, Stopped, Strayed
 from spotmpi.fabric import Message, Receive
 from spotmpi.fabric import Steps as Asks
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
@@ -36,15 +36,33 @@ class RoundRunner:
         """Do this round, which may be open already. If all are to stop, and can, they stop before
         it or after it. Raises Left or Stopped if this worker's part ends with it."""
         assert not self._driver.ledger.open or what is self._exchange.round
-        if not self._driver.ledger.open:
-            yield from self._enter(what)
-        self.needs_others()
-        try:
-            yield from self._driver.round()
-        except Left:
-            self._part()
-            raise
+        while True:
+            if not self._driver.ledger.open:
+                yield from self._enter(what)
+            self.needs_others()
+            try:
+                yield from self._driver.round()
+            except Left:
+                self._part()
+                raise
+            theirs = self._exchange.boundary.astray
+            if theirs is None:
+                break
+            assert what.kind is not None
+            if (
+                self._training.position.recent
+                and control_word.code_of(what.kind, what.call) != theirs
+            ):
+                raise self._strayed(what, control_word.KINDS[what.kind])
         yield from self.after_round()
+
+    def _strayed(self, what: Round, called: str) -> Strayed:
+        """Return what is raised if this worker joined lately, and its script has come to another
+        call than the others'. They go on once its process has ended."""
+        about = f" of {what.about}" * bool(what.about)
+        why = f"its script has come to {called}{about}, and the others' to another call"
+        self._context.channel.tell("withdrawn", why=why)
+        return Strayed(f"worker {self._exchange.me} leaves: {why}")
 
     def open_early(self, what: Round) -> Asks[None]:
         """Open this round before all contributions to it are there."""

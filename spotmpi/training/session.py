@@ -191,11 +191,11 @@ class Session:
         self.training.position.remember(answer.answer, of)
         return answer.answer
 
-    def gather(self, mine: bytes) -> Asks[bytes]:
+    def gather(self, mine: bytes, about: str = "") -> Asks[bytes]:
         """Return a packed dict of all workers' packed values, by worker, in three rounds. ``mine``:
-        this worker's."""
+        this worker's. ``about``: says what they are, alike on all."""
         yield from self._come_together()
-        gathered = GatherRound(self._exchange.memory, mine)
+        gathered = GatherRound(self._exchange.memory, mine, about)
         while gathered.answer is None:
             yield from self._runner.perform(gathered)
         answer = pack(gathered.answer)

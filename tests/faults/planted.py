@@ -345,8 +345,8 @@ DRIVER: list[_Slip] = [
     ),
     (
         "sums_of_other_arrays_are_made",
-        "rounds/round.py",
-        "            word.check_call(self._mine.call, str(self._mine), number)\n",
+        "training/exchange.py",
+        "            word.check_call(known, self.round.about, number)\n",
         "            pass\n",
     ),
     (

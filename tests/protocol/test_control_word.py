@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 
 from spotmpi.errors import LeftAlone, ReplicaMismatch
-from spotmpi.protocol.boundary import LENGTH, Payload, follow
+from spotmpi.protocol.boundary import LENGTH, Payload, boundary, follow
 from spotmpi.protocol.control_word import (
     END,
     GATHER,
     MEAN,
     MOST_WORKERS,
+    ONCE,
     STEP,
     WORDS,
     ControlSum,
     ControlWord,
+    code_of,
     pieces,
     total,
 )
@@ -157,6 +159,33 @@ def test_values_that_are_gathered_come_after_a_table_of_their_lengths() -> None:
     assert (values.payload, values.changes) == (Payload(GATHER, 30), False)
     after = follow(ending, word, values.payload, full=3, learnt=0)
     assert (after.payload, after.changes) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("others", "recent", "stray"),
+    [
+        ([(GATHER, 5)] * 2, [(GATHER, 5)], False),
+        ([(GATHER, 5)] * 2, [(GATHER, 5), (GATHER, 6)], True),
+        ([(GATHER, 5)], [(GATHER, 5), (STEP, 0), (GATHER, 5)], True),
+        ([(MEAN, 0)] * 2, [(STEP, 0), (ONCE, 0)], True),  # two mistakes that could make up
+        ([(STEP, 0)] * 2, [(END, 0)] * 3, True),
+        ([(END, 0)] * 3, [(STEP, 0)], True),
+        ([(END, 0)] * 3, [(END, 0)], False),
+        ([(STEP, 0), (GATHER, 5)], [], False),  # who has been there for long makes a mistake
+        ([], [(STEP, 0), (GATHER, 5)], False),
+    ],
+)
+def test_who_joined_lately_is_the_one_that_goes_astray(
+    others: list[tuple[int, int]], recent: list[tuple[int, int]], stray: bool
+) -> None:
+    words = [ControlWord(kind, 0, call=call) for kind, call in others]
+    words += [ControlWord(kind, 9, call=call, recent=True) for kind, call in recent]
+    found = combined(*words).astray
+    assert found == (code_of(*others[0]) if stray else None)
+    assert learned(ControlWord(None, 7), *words).astray == found
+    after = boundary(combined(*words), None, stopping=False, full=len(words), learnt=0)
+    assert after.astray == found
+    assert not stray or after.payload is None
 
 
 def test_a_mean_of_arrays_of_different_sizes_is_a_mistake() -> None:

@@ -101,7 +101,7 @@ class Shards(Job):
 
     def _test(self, loop: Any, entrance: Entrance) -> None:
         for batch in ahead(lambda: loop(self._loader(entrance.calls.rank, None))):
-            entrance.calls.exchange(len(batch))
+            entrance.calls.exchange(len(batch), "tests")
 
     def _loader(self, rank: int, random: torch.Generator | None, many: int = SAMPLES) -> Any:
         """Return a loader of so many samples for training; without random numbers, for tests."""

@@ -67,16 +67,26 @@ class Passes(Job):
                 entrance = Entrance(calls)
                 calls.broadcast([numbers.model], 0, stands_in=True)
                 for number in range(PASSES):
+                    self.goes_on_with(number, -1, entrance)
                     trains = entrance.begins_pass(WAY(numbers))
                     if trains and worker >= self.workers and not began:
                         began = number
                     self._go_through(number, trains, numbers, entrance, used)
-                    told = calls.exchange(number)
+                    told = calls.exchange(number, self.asks(entrance))
                     assert set(told.values()) == {number}
         except spotmpi.Stopped:
             stopped = True
         bits = numbers.model.numpy().tobytes()
         return Final(bits, rounds.steps, used, (), stopped, (), began)
+
+    def goes_on_with(self, number: int, batches: int, entrance: Entrance) -> bool:
+        """Return True: the script trains with this batch of the pass. -1: it has yet to begin
+        it."""
+        return True
+
+    def asks(self, entrance: Entrance) -> str:
+        """Return what it asks for after a pass."""
+        return "passes"
 
     def _go_through(
         self, number: int, trains: bool, numbers: Numbers, entrance: Entrance, used: Counter[Any]
@@ -97,6 +107,8 @@ class Passes(Job):
             if trains:
                 entrance.rest(one)
             one.give(2)
+            if trains and not self.goes_on_with(number, batches, entrance):
+                break
             there = step(batch, numbers, entrance)
             batches += 1
             if trains:

@@ -2,7 +2,8 @@
 to it than the model, and workers that kill themselves.
 
 ``joins.py DEVICE DEATHS SAMPLER``: ``rank@pass,..``, in the backward pass of the first batch or,
-with ``rank!pass``, in the evaluation after it. It goes through its data again and again until there
+with ``rank!pass``, in the evaluation after it; with ``astray`` newcomers make one more call there.
+It goes through its data again and again until there
 is a file ``enough``. Each worker writes to a file which batch it is about to use, and then who had
 a part in the sum; at its end it says what it holds.
 """
@@ -132,6 +133,8 @@ def main() -> None:
                 right[1] += 64
         right[2] = Path("enough").exists()
         end((str(rank), "!", str(number)) in deaths)
+        if "astray" in planned and NEWCOMER:
+            dist.barrier()
         dist.all_reduce(right)
         exchange(rank)
         model.train()

@@ -356,6 +356,24 @@ def test_more_workers_come_than_there_were(start: Any, tmp_path: Path) -> None: 
     assert check_joined(running, tmp_path, "elastic") == {0, 1, 2, 3, 4, 5}
 
 
+def test_a_newcomer_that_makes_another_call_leaves_and_the_others_go_on(
+    start: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    installed()
+    how = "cpu", "2@1,astray", "elastic"
+    running = start("run", "-n", 4, "--replace", HERE / "joins.py", *how)
+    wait_for(running, [4])
+    running.until(
+        "worker 4 on .* was revoked \\(its script has come to .*barrier.* another call\\)"
+    )
+    (tmp_path / "enough").touch()
+    assert running.wait() == 0, running.output
+    finals = [line.split()[-4:-1] for line in running.output.splitlines() if "FINAL " in line]
+    assert {rank for rank, _, _ in finals} == {*"013"}
+    assert len({said for _, _, said in finals}) == 1
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(12))
 def test_workers_die_and_come_at_any_time(start: Any, tmp_path: Path, seed: int) -> None:  # noqa: F811

@@ -34,6 +34,9 @@ class ScriptPosition:
         """States of samplers that are not open yet, from a checkpoint or from the others."""
         self._closed: set[int] = set()
         """Samplers whose batches the script has left, used up or not."""
+        self.recent = False
+        """True if this worker joined lately: it leaves if its script makes another call than the
+        others'."""
         self.inside = 0
         """Number of loops over batches that the script is in."""
         self.loops = PassLoops()
