@@ -68,9 +68,10 @@ class Belongings:
         """Bytes of all tensors."""
         return sum(one.nbytes for one in self._tensors)
 
-    def read(self, begin: int, out: Numbers) -> None:
-        """Fill ``out`` with the bytes of all tensors' numbers from ``begin`` on."""
-        read_bytes(self._tensors, begin, out)
+    def read(self, begin: int, out: Numbers, more: Sequence[torch.Tensor] = ()) -> None:
+        """Fill ``out`` with the bytes of all tensors' numbers from ``begin`` on. ``more``: tensors
+        that follow."""
+        read_bytes([*self._tensors, *more], begin, out)
 
     @property
     def numbers(self) -> Numbers:

@@ -221,9 +221,10 @@ class Collectives(Calls):
         """Those through data that are under way."""
         return self.group.script.passes
 
-    def look_anew(self) -> None:
-        """Note passes from here on: this worker is where the others are."""
-        self.group.script.passes = Passes(self.standing.trained, course=self.passes.course)
+    def look_anew(self, course: int = 0) -> None:
+        """Note passes from here on: this worker is where the others are. ``course``: see
+        `Passes`."""
+        self.group.script.passes = Passes(self.standing.trained, course=course)
 
     @property
     def size(self) -> int:

@@ -47,7 +47,8 @@ class Deal:
 
     def __init__(self, samples: Samples, workers: Sequence[int], whole: bool = True) -> None:
         """``workers``: those that begin the pass; ``whole``: see `dealt`."""
-        self._whole = whole
+        self.whole = whole
+        """See `dealt`."""
         self._of = dict(zip(workers, dealt(samples, len(workers), whole), strict=True))
 
     @property
@@ -62,9 +63,9 @@ class Deal:
     def repeat(self) -> bool:
         """Give each worker its first sample once more at the end, unless none may be used twice;
         returns True if that was done."""
-        if self._whole:
+        if self.whole:
             self._of = {one: np.append(mine, mine[:1]) for one, mine in self._of.items()}
-        return self._whole
+        return self.whole
 
     def left(self, used: int) -> Samples:
         """Return the samples that are left if each worker has used ``used`` of its own: in the
@@ -74,6 +75,6 @@ class Deal:
     def lose(self, workers: Collection[int], used: int) -> None:
         """Deal what these workers have left to all others. Each had used ``used`` of its own."""
         left = np.concatenate([self._of.pop(one)[used:] for one in sorted(workers)])
-        shares = dealt(left, len(self._of), self._whole)
+        shares = dealt(left, len(self._of), self.whole)
         for worker, share in zip(sorted(self._of), shares, strict=True):
             self._of[worker] = np.append(self._of[worker], share)

@@ -20,6 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Seque
 from spotmpi.errors import UsageError
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.passes import Pass, Passes, Way
+from spotmpi.torch_calls import counts_batches
 
 __all__ = ["Company", "Dealt", "Orders", "follow_loaders", "following"]
 
@@ -144,9 +145,15 @@ class Company(Protocol):
         """Return the place in the pass that begins now where a resumed script goes on, once; None:
         at its beginning."""
 
-    def rest(self, within: Pass | None) -> None:
-        """Keep what the script trains with, and stop, if that is due. ``within``: the pass that it
-        is in, before its next batch; None: it begins one. Collective, on all or on none."""
+    def rest(self, within: Pass | None) -> bool:
+        """Keep what the script trains with, stop, and let newcomers in, if that is due. ``within``:
+        the pass that it is in, before its next batch; None: it begins one. Return True if what is
+        left of it is dealt anew (`Pass.deal_anew`). Collective, on all or on none."""
+
+    def joins_within(self, one: Pass, given: bool) -> bool:
+        """Return True if a newcomer, which rehearses a pass, is among the others from now on: they
+        are in it, and it goes on where they are (`resumed_at`). It waits for them if they may be.
+        ``given``: it has had a batch of it."""
 
     def goes_on(self, dealt: Dealt | None) -> bool:
         """Return True if a script rehearses with another batch of the loader. ``dealt``: how its
@@ -189,7 +196,7 @@ def following(
         else:
             trains = there.begins_pass(dealt)
         if not trains:
-            return _Beginning(usual(loader), there, dealt, within)
+            return _Beginning(usual, there, loader, dealt, within)
         return usual(loader) if dealt is None else _Loop(usual, there, dealt, late)
 
     loop.followed = True  # type: ignore[attr-defined]
@@ -320,13 +327,15 @@ class _Loop:
         usual: Callable[[Any], Iterator[Any]],
         there: Company,
         dealt: Dealt,
-        late: bool,
+        late: bool = False,
+        holds_one: bool = False,
     ) -> None:
         """Begin a pass: among those that are ``there``, as samples are ``dealt``. ``late``: a
-        resumed script goes on in it, and it began within another one."""
+        resumed script goes on in it, and it began within another one. ``holds_one``: a batch was
+        read that the script has yet to get."""
         self._usual, self._passes, self._dealt = usual, there.passes, dealt
         self._rest = there.rest
-        self._waits = dealt.by_batches
+        self._waits = dealt.by_batches and not holds_one
         """True if the script has not had the batch that is read next."""
         self._pass = Pass((), 0)
         place = there.resumed_at()
@@ -340,10 +349,11 @@ class _Loop:
         else:
             used = 0 if place is None else min(place.used_by_each_of(there.size), dealt.samples)
             unit = dealt.batch if dealt.by_batches else 1
-            setattr(dealt.sampler, _SKIPS, used // unit)
+            setattr(dealt.sampler, _SKIPS, used // unit + holds_one)
             self._pass = Pass(range(there.size), dealt.samples, used - used % unit)
             self._passes.begin(self._pass, dealt.way)
             self._pass.late = late
+        self._pass.counted = counts_batches()
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(dealt.loader))
 
@@ -379,16 +389,19 @@ class _Loop:
                     raise
                 self._inner = self._drawn(lambda: self._usual(self._dealt.loader))
             else:
-                if not self._waits:
-                    self._give()
-                self._waits = False
-                return batch
+                if self._waits or self._give():
+                    self._waits = False
+                    return batch
+                self._inner = iter(())  # it may have processes of its own
+                self._inner = self._drawn(lambda: self._usual(self._dealt.loader))
 
-    def _give(self) -> None:
-        """Note that the script gets a batch."""
-        if threading.get_ident() == self._thread:
-            self._rest(self._pass)
+    def _give(self) -> bool:
+        """Note that the script gets a batch. Return False if it does not get this one: samples are
+        dealt anew."""
+        if threading.get_ident() == self._thread and self._rest(self._pass):
+            return False
         self._pass.give(self._dealt.batch)
+        return True
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -404,15 +417,24 @@ class _Beginning:
     """The beginning of a loader's batches, in a rehearsal: one, and more if it needs them."""
 
     def __init__(
-        self, batches: Iterator[Any], there: Company, dealt: Dealt | None, within: bool
+        self,
+        usual: Callable[[Any], Iterator[Any]],
+        there: Company,
+        loader: Any,
+        dealt: Dealt | None,
+        within: bool,
     ) -> None:
         """``dealt``: how the loader's samples are dealt to workers; None: they are not. ``within``:
         this is a pass within another one."""
-        self._batches, self._there, self._dealt = batches, there, dealt
+        self._usual, self._batches, self._there = usual, usual(loader), there
         self._counts = None if within else dealt
+        self._thread = threading.get_ident()
+        self._joined = False
+        """True if a newcomer has joined in this pass."""
         self._lasts = dealt is not None and dealt.by_batches
         self._given = False
         self._pass = Pass((), 0)
+        self._pass.counted = counts_batches()
         self._passes = there.passes
         if dealt is not None:
             self._passes.begin(self._pass, dealt.way, rehearsed=True)
@@ -421,6 +443,8 @@ class _Beginning:
         return self
 
     def __next__(self) -> Any:
+        if self._joined or self._joins():
+            return next(self._batches)
         try:
             if self._given and not self._there.goes_on(self._counts):
                 raise StopIteration
@@ -433,6 +457,15 @@ class _Beginning:
             raise
         self._given = True
         return batch
+
+    def _joins(self) -> bool:
+        """Return True if a newcomer goes on where the others are in this pass."""
+        if self._counts is not None and threading.get_ident() == self._thread:
+            self._joined = self._there.joins_within(self._pass, self._given)
+            if self._joined:
+                held = self._lasts and self._given
+                self._batches = _Loop(self._usual, self._there, self._counts, holds_one=held)
+        return self._joined
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]  # as torch's

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.torch.collectives import NO_PASS, Collectives
@@ -20,6 +26,10 @@ _UNSEEN = (
 )
 """Why a script is refused with --checkpoint; it names where gradients were summed."""
 
+_PAST = (
+    "its script has gone through a pass that the others are in: it could not rehearse two sums of "
+    "gradients in it"
+)
 _STRAYS = (
     "it has come to another pass than the others: its script has not gone through the same passes "
     "as theirs"
@@ -27,15 +37,35 @@ _STRAYS = (
 """Why a newcomer is turned away."""
 
 
+class _Told(NamedTuple):
+    """What newcomers are told, beside numbers."""
+
+    problem: str | None = None
+    """Why nothing can be given."""
+    described: bytes = b""
+    """What the others train with (`Belongings.described`)."""
+    size: int = 0
+    """Bytes of its numbers."""
+    left: int | None = None
+    """Bytes of the samples that nobody has used in this pass, which follow; None: none do."""
+    orders: Sequence[tuple[int, bytes]] = ()
+    """The orders of samples (`Orders.told`)."""
+    place: tuple[int, int] = (0, 1)
+    """The place in this pass, without samples."""
+    moved: tuple[bool, bool] = (False, False)
+    """True if an optimizer has used the last gradients, and if one has used any."""
+
+
 class Entrance:
-    """The beginnings of passes through dealt samples: there newcomers come in, and a resumed script
-    goes on.
+    """Where a pass through dealt samples begins, or an optimizer has stepped in it: there newcomers
+    come in, and a resumed script goes on.
 
     A newcomer runs its script from the beginning, without the others: its calls are answered as
     theirs were, or with its own values. It goes through each pass that they have begun with a batch
-    or two, so that torch has made what it makes in its first steps. At the next pass it waits for
-    them, and gets their modules, optimizers, schedulers and scalers. A resumed script does the same
-    on all workers together, with the model of the checkpoint.
+    or two, so that torch has made what it makes in its first steps. In the last of these passes it
+    waits for them, or where the next one begins, and gets their modules, optimizers, schedulers and
+    scalers. A resumed script does the same on all workers together, with the model of the
+    checkpoint.
     """
 
     def __init__(self, calls: Collectives) -> None:
@@ -50,6 +80,10 @@ class Entrance:
         """True if one has used any."""
         self._sums = 0
         """Sums of gradients that a newcomer had made when it began its last pass."""
+        self._held: set[int] = set()
+        """Newcomers that train now with a batch that they have rehearsed with."""
+        self._met = False
+        """True if newcomers were let in since gradients were summed last."""
         self._came_in: int | None = None
         """The pass in which this worker joined; None: it was there from the start."""
         self._moves_back = False
@@ -97,19 +131,48 @@ class Entrance:
                 self._belongings.look()  # that nothing can be kept is said now, and on all
             self.rest()
             if calls.group.taught:
-                calls.group.let_in()
-                self._admit(dealt)
+                self._let_in(within=False)
+                self._admit(self.passes.with_one(dealt.way))
             return True
-        begun = calls.standing.trained
-        if calls.group.joins and self.passes.rehearsed >= len(begun):
-            calls.group.let_in()  # and then the others are at this pass, or a later one
-            if self.passes.rehearsed > len(begun):
-                raise calls.group.turned_away(_STRAYS)
-        if not calls.group.joins and self.passes.rehearsed == len(begun):
-            self._admit(dealt)
+        if self._waits(self.passes.rehearsed):
+            if calls.standing.within:
+                raise calls.group.turned_away(_PAST)
+            self._admit(self.passes.with_one(dealt.way))
             return True
         self._sums = calls.standing.answers.sums
         return False
+
+    def _let_in(self, within: bool) -> None:
+        """Let those know what workers know of each other that come. Collective."""
+        standing, group = self.calls.standing, self.calls.group
+        standing.within, standing.strayed = within, standing.strayed or group.others_strayed
+        group.let_in()
+
+    def _waits(self, passes: int) -> bool:
+        """Wait for the others, on a newcomer that has rehearsed this number of passes, if these are
+        all that they have begun, as far as it knows. Return True if they are, and the others are
+        there."""
+        calls, begun = self.calls, self.calls.standing.trained
+        if calls.group.joins and passes >= len(begun):
+            calls.group.let_in()  # and then the others are at this pass, or a later one
+            if passes > len(begun):
+                raise calls.group.turned_away(_STRAYS)
+        return not calls.group.joins and passes == len(begun)
+
+    def joins_within(self, one: Pass, given: bool) -> bool:
+        """Return True if a newcomer, which rehearses a pass, is among the others from now on: they
+        are in it, and it goes on where they are (`resumed_at`). It waits for them if they may be.
+        ``given``: it has had a batch of it."""
+        calls = self.calls
+        # Its own number of batches is of use if it begins to count after a step, as they do.
+        ready = calls.standing.answers.over and (self._moved or not given)
+        there = self._moves and not (one.counted or calls.standing.strayed)  # as theirs
+        if self._script.found is not None or not (calls.rehearses and ready and there):
+            return False
+        if not self._waits(self.passes.rehearsed) or not calls.standing.within:
+            return False
+        self._admit(self.passes.course, one, held=given and one.way is not None and one.way.lasts)
+        return True
 
     def begins_within(self, dealt: Dealt) -> bool:
         """Begin a pass within another one. Return True if a resumed script goes on in it; if it
@@ -138,15 +201,20 @@ class Entrance:
         number = self.passes.rehearsed - 1
         trains = number >= len(standing.trained) or standing.trained[number]
         trains |= standing.answers.sums > self._sums
-        return trains and not standing.answers.over
+        steps = self._moves and not self._moved and number + 1 == len(standing.trained)
+        return (trains and not standing.answers.over) or steps
 
     def sum_up(self) -> None:
         """Note that gradients were summed. Raises Left on a newcomer whose script has come to no
         pass, as the others' had not: it could go on for ever. Raises UsageError if checkpoints are
         to be kept, and it cannot be seen how far the script is."""
-        calls, self._moved = self.calls, False
+        calls, self._moved, self._met = self.calls, False, False
         calls.sum_up()
         now = calls.passes.now
+        if self._held and now is not None:
+            held, shares = self._held & {*calls.alive}, calls.standing.shares_of
+            now.waste(len(shares(held) - shares({*calls.alive} - held)))
+            self._held.clear()
         if self._came_in is not None and now is not None and now.number != self._came_in:
             calls.group.is_recent(False)  # its script has come through a pass as the others' have
             self._came_in = None
@@ -171,12 +239,29 @@ class Entrance:
         optimizer of torch has stepped, as the script moves its parameters in another way."""
         return self._moved or not self._moves
 
-    def rest(self, within: Pass | None = None) -> None:
-        """Keep what the script trains with, and stop, if that is due. ``within``: the pass that it
-        is in, before its next batch; None: it begins one. Collective, on all or on none."""
-        whole = within is None or (self._moved and within.number is not None)
-        if whole and not self.rehearses and self.calls.passes.goes_through(within):
-            self.calls.group.rest()
+    def rest(self, within: Pass | None = None) -> bool:
+        """Keep what the script trains with, stop, and let newcomers in, if that is due. ``within``:
+        the pass that it is in, before its next batch; None: it begins one. Return True if what is
+        left of it is dealt anew (`Pass.deal_anew`). Collective, on all or on none."""
+        calls = self.calls
+        whole = within is None or (self._moved and not self._met and within.number is not None)
+        if not whole or self.rehearses or not calls.passes.goes_through(within):
+            return False
+        calls.group.rest()
+        if within is None or not self._lets_in_within(within):
+            return False
+        self._let_in(within=True)
+        self._admit(self.passes.course, within)
+        return within.deal_anew(calls.alive)
+
+    def _lets_in_within(self, one: Pass) -> bool:
+        """Return True if newcomers come in now, after a step in this pass. If a script reads ahead
+        they would be some batches before the others. If it makes a call after some number of
+        batches it loses those that come so: then the next ones wait until a pass begins."""
+        standing, group = self.calls.standing, self.calls.group
+        strayed = standing.strayed or group.others_strayed
+        known = group.taught and standing.answers.over and one.may_be_joined
+        return known and not (one.late or strayed)
 
     def resumed_at(self) -> Place | None:
         """Return the place in the pass that begins now where a resumed script goes on, once; None:
@@ -197,13 +282,14 @@ class Entrance:
             "written by"
         )
 
-    def _admit(self, dealt: Dealt) -> None:
-        """Let those that have come have what all others have. Collective. Raises Left on a newcomer
-        that cannot take it."""
-        calls, standing, course = self.calls, self.calls.standing, self.passes.with_one(dealt.way)
+    def _admit(self, course: int, within: Pass | None = None, held: bool = False) -> None:
+        """Let those that have come have what all others have. ``course``: that of this script, with
+        the pass that it begins or is ``within``. ``held``: a newcomer trains first with a batch
+        that it has rehearsed with. Collective. Raises Left on a newcomer that cannot take it."""
+        calls, standing = self.calls, self.calls.standing
         place = (calls.rank, calls.share) if calls.rehearses else None
-        found = values_of(calls.group.exchange((place, course), "newcomers"))
-        come = {worker: there for worker, (there, _) in found.items() if there is not None}
+        found = values_of(calls.group.exchange((place, course, held), "newcomers"))
+        come = {worker: there for worker, (there, *_) in found.items() if there is not None}
         taken = {standing.ranks[worker] for worker in found.keys() - come.keys()}
         for worker, (rank, share) in come.items():
             if rank not in taken:  # or another one has come for it, too
@@ -211,7 +297,7 @@ class Entrance:
                 taken.add(rank)
         if calls.rehearses and calls.group.worker not in standing.ranks:
             raise calls.group.turned_away(f"another worker has rank {calls.rank} by now")
-        theirs = {there for worker, (_, there) in found.items() if worker not in come}
+        theirs = {there for worker, (_, there, _) in found.items() if worker not in come}
         if calls.rehearses and course not in theirs:
             raise calls.group.turned_away(_STRAYS)
         if calls.rehearses and standing.answers.sums < standing.sums_needed:
@@ -220,61 +306,82 @@ class Entrance:
                 "gradients together in another way before that"
             )
         standing.heard(worker for worker in found if worker in standing.ranks)
+        held_by = {worker for worker in come if found[worker][2]} & standing.ranks.keys()
+        self._held = {standing.ranks[worker] for worker in held_by}
         if come:
-            self._give([standing.ranks[worker] for worker in found if worker not in come])
+            self._give([standing.ranks[worker] for worker in found if worker not in come], within)
+        self._met = True
         if calls.rehearses:
+            if within is not None:
+                standing.trained.pop()  # it begins once more
+            calls.look_anew(self.passes.course if within is None else within.course)
             calls.rehearses, self._came_in = False, len(standing.trained)
             calls.group.trains()
             calls.group.is_recent(True)
 
-    def _give(self, givers: list[int]) -> None:
-        """Give what the first of these ranks trains with to those that rehearse, and the orders of
-        samples; the next one goes on for one that is lost. Collective."""
+    def _give(self, givers: list[int], within: Pass | None) -> None:
+        """Give what the first of these ranks trains with to those that rehearse, and where it is
+        ``within`` a pass; the next one goes on for one that is lost. Collective."""
         calls, belongings, looked = self.calls, self._belongings, False
+        place = None if within is None or calls.rehearses else within.place
 
         def describe() -> bytes:
             nonlocal looked
             looked = True
-            return self._described()
+            return pack(tuple(self._told(within, place)))
 
         def read(begin: int, out: Numbers) -> None:
             nonlocal looked
             if not looked:  # this worker goes on for the one that did
                 belongings.look()
                 looked = True
-            belongings.read(begin, out)
+            belongings.read(begin, out, _left(place))
 
         if calls.rehearses:
             belongings.tidy()  # while another one looks
-        problem, described, size, orders = unpack(calls.group.from_one_of_all(describe))
+        told = _Told(*unpack(calls.group.from_one_of_all(describe)))
         if calls.rehearses:
-            self._check(problem, described)
+            self._check(told)
+        size = told.size + (told.left or 0)
         numbers = calls.give(givers, size, read, "what newcomers need", calls.rehearses)
         if calls.rehearses:
             try:
-                belongings.take(described, numbers)
-                self._script.orders.take(orders)
+                belongings.take(told.described, numbers[: told.size])
+                self._script.orders.take(told.orders)
             except UsageError as error:
                 raise calls.group.turned_away(str(error)) from None
-            calls.look_anew()
+            self._moved, self._moves = told.moved
+            if within is not None:
+                left = None if told.left is None else numbers[told.size :].copy().view(np.int64)
+                self._place = Place(*told.place, left)
 
-    def _described(self) -> bytes:
-        """Return why nothing can be given, what there is to give, how many bytes follow, and the
-        orders of samples. Raises PeersLost on a newcomer: nobody else is left."""
+    def _told(self, within: Pass | None, place: Place | None) -> _Told:
+        """Return what newcomers are told. Raises PeersLost on a newcomer: nobody else is left."""
         if self.calls.rehearses:
             raise PeersLost("all workers that had the model are lost")
         try:
             self._belongings.look()
         except Exception as error:  # noqa: BLE001 - it is the newcomer's problem, and not theirs
-            return pack([f"what the others train with cannot be given: {error!r}", b"", 0, []])
-        known = self._belongings.described, self._belongings.size, self._script.orders.told()
-        return pack([None, *known])
+            return _Told(problem=f"what the others train with cannot be given: {error!r}")
+        return _Told(
+            described=self._belongings.described,
+            size=self._belongings.size,
+            left=next((one.nbytes for one in _left(place)), None),
+            orders=self._script.orders.told(within and within.way and within.way.loader),
+            place=(0, 1) if place is None else place[:2],
+            moved=(self._moved, self._moves),
+        )
 
-    def _check(self, problem: str | None, described: bytes) -> None:
+    def _check(self, told: _Told) -> None:
         """Raise Left if there is a problem with what all others have."""
         try:
-            if problem is not None:
-                raise UsageError(problem)
-            self._belongings.check(described)
+            if told.problem is not None:
+                raise UsageError(told.problem)
+            self._belongings.check(told.described)
         except UsageError as error:
             raise self.calls.group.turned_away(str(error)) from None
+
+
+def _left(place: Place | None) -> list[torch.Tensor]:
+    """Return the samples of a place as a tensor, if it has some."""
+    return [] if place is None or place.left is None else [torch.from_numpy(place.left)]

@@ -1,4 +1,4 @@
-"""Calls of torch.distributed for objects among the workers of a job; and who may stand in for whom.
+"""Calls of torch.distributed for objects among the workers of a job.
 
 Torch makes several calls of each one, of sizes and of bytes, and a worker that is lost between them
 leaves rubbish. Here each is one exchange: such a worker is in it on all others, or on none. Torch
@@ -7,9 +7,7 @@ turns objects into bytes and back, as ever.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -17,44 +15,9 @@ from torch.distributed import distributed_c10d
 
 from spotmpi.errors import UsageError
 from spotmpi.torch.collectives import Calls, lost
+from spotmpi.torch_calls import is_alike
 
-__all__ = ["CALLS", "Peers", "asked_in", "is_alike"]
-
-_BETWEEN = (
-    *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
-    *("spotmpi.torch", "spotmpi.torch_calls", "torch.overrides", "torch.utils._device"),
-    *("torch.distributed._functional_collectives", "torch._ops", "torch._library"),
-)
-"""Modules between a script's call and this one."""
-_ALIKE = (
-    *("torch.nn.parallel", "torch.distributed.utils"),  # DDP: its buffers
-    *("accelerate.utils.random", "lightning", "lightning_fabric", "pytorch_lightning"),
-    "transformers",
-)
-"""Modules that send from rank 0 what is the same on all: buffers, random states, signals, names."""
-
-
-def is_alike() -> bool:
-    """Return True if the code that has made the call of torch.distributed which is under way is
-    known to send from rank 0 what all workers have, so that one may stand in. Alike on all."""
-    return asked_in(_ALIKE)
-
-
-def asked_in(modules: Sequence[str]) -> bool:
-    """Return True if code in one of these modules has made the call of torch.distributed which is
-    under way."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name: str = frame.f_globals.get("__name__", "")
-        if not _is_in(name, _BETWEEN):
-            return _is_in(name, modules)
-        frame = frame.f_back
-    return False
-
-
-def _is_in(name: str, modules: Sequence[str]) -> bool:
-    """Return True if this is the name of one of these modules, or of a module in one."""
-    return any(name == one or name.startswith(f"{one}.") for one in modules)
+__all__ = ["CALLS", "Peers"]
 
 
 class Peers(Protocol):

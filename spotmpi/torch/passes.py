@@ -16,6 +16,10 @@ from spotmpi.torch.dealing import Deal, Place, Samples
 __all__ = ["DealtPass", "Pass", "Passes", "Way"]
 
 
+_ENOUGH = 2
+"""Sums of gradients that tell if a script reads ahead."""
+
+
 class Way(NamedTuple):
     """A loader that says what it gives."""
 
@@ -43,6 +47,8 @@ class Pass:
     """True if others, or this job before it was resumed, have been through it."""
     summed = False
     """True once gradients were summed in it."""
+    counted = False
+    """True if who goes through it counts its batches, and ends it after as many as there were."""
     through = False
     """True if its loader gives no more, and it lasts."""
 
@@ -54,14 +60,22 @@ class Pass:
         self._dealt_to = len(self._there)
         self._used = used
         """Samples that each of them had been given by then."""
-        self._lost: list[int] = []
+        self._lost: dict[int, int] = {}
         """What each lost worker had used."""
+        self._size = 0
+        """The size of a batch."""
+        self._at_sums: list[int] = []
+        """Samples given by the first two sums that were not of the same batch, from `_first` on."""
+        self._first = used
+        self._unused = 0
+        """Samples that nobody has used, beside what lost workers have left."""
         self.drawn = samples
         self.given = used
         """Samples that the loader has given to the script."""
 
     def give(self, batch: int) -> None:
         """Note that a batch has been given. Only the last one has fewer samples than ``batch``."""
+        self._size = batch
         self.given += min(batch, self.drawn - self.given)
 
     def sum_up(self, workers: Sequence[int]) -> None:
@@ -70,11 +84,35 @@ class Pass:
         if workers != self._there:
             if lost := set(self._there).difference(workers):
                 self._lose(lost)
+            for one in self._lost.keys() & {*workers}:
+                self._unused += self._used - self._lost.pop(one)
             self._there = tuple(workers)
         self._used = self.given
+        if len(self._at_sums) < _ENOUGH and self.given not in self._at_sums:
+            self._at_sums.append(self.given)
+
+    @property
+    def may_be_joined(self) -> bool:
+        """True if it is known that the script trains with a batch before it reads the next one: it
+        had no more batches before its first sum of gradients than between that and the next."""
+        if self.counted or len(self._at_sums) < _ENOUGH:
+            return False
+        first, second = self._at_sums
+        return first - self._first <= second - first
 
     def _lose(self, workers: Collection[int]) -> None:
-        self._lost += [self._used] * len(workers)
+        self._lost.update(dict.fromkeys(workers, self._used))
+
+    def waste(self, batches: int) -> None:
+        """Note that nobody uses some batches that were given."""
+        self._unused += batches * self._size
+
+    def deal_anew(self, workers: Sequence[int]) -> bool:
+        """Go on with these workers, of which some have come. Returns True if what is left is dealt
+        to all of them: what was drawn and not given is no worker's any more."""
+        self._at_sums.clear()
+        self._first = self.given
+        return False
 
     def goes_on(self) -> bool:
         """Return True if there is more to use when the loader has given all."""
@@ -83,7 +121,7 @@ class Pass:
     @property
     def missed(self) -> int:
         """Samples that lost workers would have used by now, and nobody has."""
-        return sum(self.given - used for used in self._lost)
+        return self._unused + sum(self.given - used for used in self._lost.values())
 
     @property
     def place(self) -> Place:
@@ -128,6 +166,15 @@ class DealtPass(Pass):
 
     def _lose(self, workers: Collection[int]) -> None:
         self._deal.lose(workers, self._used)
+
+    def deal_anew(self, workers: Sequence[int]) -> bool:
+        """Deal what is left to these workers. Returns True."""
+        self._at_sums.clear()
+        self._deal = Deal(self._deal.left(self._used), workers, self._deal.whole)
+        self._there, self._dealt_to, self._used = tuple(workers), len(workers), 0
+        self.drawn = self.given = self._first = 0
+        self._at_first = len(self._mine)
+        return True
 
     def goes_on(self) -> bool:
         """Return True if more was dealt since samples were drawn last. A batch that is not full and

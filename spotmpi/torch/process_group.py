@@ -27,7 +27,7 @@ from spotmpi.torch.part import Part, Split
 from spotmpi.torch.pending import Arrival, Arrivals, Call
 from spotmpi.torch.tensors import bytes_of
 from spotmpi.torch.torch_rounds import Rounds
-from spotmpi.torch_calls import note_what_is_made, replace_calls, tell_of_groups
+from spotmpi.torch_calls import asked_in, is_alike, note_what_is_made, replace_calls, tell_of_groups
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
 
@@ -262,7 +262,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         same. Raises PeersLost if there is none."""
         calls = self._collectives
         gone = [rank for rank in range(calls.size) if rank not in calls.alive]
-        if not gone or not objects.asked_in(_SHARDED):
+        if not gone or not asked_in(_SHARDED):
             return
         said = ", ".join(str(self.ranks[rank]) for rank in gone)
         why = f"the part of the parameters that only rank {said} had is lost"
@@ -289,7 +289,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         # For tensors of a device hooks have a thread without any code in Python before them.
         if not (in_hook and _caller().startswith(("torch.autograd", _NOBODY))):
             # (Batch normalisation over all workers sums in backward, too.)
-            gradients = in_hook and not objects.asked_in(["torch.nn.modules"])
+            gradients = in_hook and not asked_in(["torch.nn.modules"])
             step = gradients and self.entrance.begins_step
             self.collectives.reduce(tensors, operation, step)
             if gradients:
@@ -335,7 +335,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     def broadcast(self, tensors: Tensors, opts: Any) -> Call:
         """Write one worker's tensors on all. Raises PeersLost if it is lost, unless all have the
         same."""
-        self.collectives.broadcast(tensors, opts.rootRank, objects.is_alike())
+        self.collectives.broadcast(tensors, opts.rootRank, is_alike())
         return Call(tensors)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Call:
@@ -399,7 +399,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     def reduce_scatter_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any) -> Call:
         """Write on each worker its part of the sum of all workers' tensors."""
         whole = mine.detach().clone()
-        gradients = objects.asked_in(_SHARDED)
+        gradients = asked_in(_SHARDED)
         step = gradients and self.entrance.begins_step
         self.collectives.reduce([whole], _operation(opts), step)
         if gradients:

@@ -32,6 +32,10 @@ class Standing:
         """The passes that were begun, through loaders whose samples are dealt to workers: True for
         those in which gradients were summed."""
         self.answers = FirstAnswers()
+        self.within = False
+        """True if newcomers are let in within a pass, the last one that was begun."""
+        self.strayed = False
+        """True once a newcomer has left because its script made another call than the others'."""
         self.sums_needed = 0
         """Sums of gradients that a newcomer must have made by itself before it joins."""
 
@@ -62,9 +66,11 @@ class Standing:
     @property
     def taken(self) -> tuple[int, ...]:
         """Shares of the data that workers which live have."""
-        if not self.shares:
-            return self.alive
-        return tuple(sorted({self.shares.get(rank, rank) for rank in self.alive}))
+        return tuple(sorted(self.shares_of(self.alive))) if self.shares else self.alive
+
+    def shares_of(self, ranks: Iterable[int]) -> set[int]:
+        """Return the shares of the data that these workers have."""
+        return {self.shares.get(rank, rank) for rank in ranks}
 
     def kept(self) -> Mapping[str, Any]:
         """Return nothing: a checkpoint keeps nothing of it."""
@@ -81,6 +87,8 @@ class Standing:
             "shares": [*self.shares.items()],
             "alive": self.alive,
             "trained": "".join(str(int(one)) for one in self.trained),
+            "within": self.within,
+            "strayed": self.strayed,
             "answers": self.answers.told(),
             "sums": min(self.answers.sums, SUMS),
         }
@@ -91,5 +99,6 @@ class Standing:
         self.ranks = {int(worker): int(rank) for worker, rank in told["ranks"]}
         self.shares = {int(rank): int(share) for rank, share in told["shares"]}
         self.trained[:] = [one == "1" for one in told["trained"]]
+        self.within, self.strayed = bool(told["within"]), bool(told["strayed"])
         self.answers.follow(told["answers"])
         self.sums_needed = int(told["sums"])

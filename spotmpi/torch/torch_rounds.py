@@ -107,6 +107,11 @@ class Rounds(Group[Any]):
         """Tell the launcher that this newcomer trains from now on."""
         self._connected("trains()", alone=True).context.channel.tell("trains", step=self.steps)
 
+    @property
+    def others_strayed(self) -> bool:
+        """True once a newcomer has left because its script made another call than the others'."""
+        return self._training.position.others_strayed
+
     def is_recent(self, recent: bool) -> None:
         """Note if this worker joined lately: then it leaves, and the others go on, if its script
         makes another call than theirs."""

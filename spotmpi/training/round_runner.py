@@ -49,11 +49,10 @@ class RoundRunner:
             if theirs is None:
                 break
             assert what.kind is not None
-            if (
-                self._training.position.recent
-                and control_word.code_of(what.kind, what.call) != theirs
-            ):
+            mine, position = control_word.code_of(what.kind, what.call), self._training.position
+            if position.recent and mine != theirs:
                 raise self._strayed(what, control_word.KINDS[what.kind])
+            position.others_strayed = True
         yield from self.after_round()
 
     def _strayed(self, what: Round, called: str) -> Strayed:

@@ -4,7 +4,7 @@ with rounds as torch has them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,23 +18,9 @@ from spotmpi.torch.collectives import Collectives
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.torch_rounds import Rounds
 from tests.simulated import Final, Job
-from tests.torch.dealt_job import PASSES, SAMPLES, Numbers, step
+from tests.torch.dealt_job import PASSES, SAMPLES, Numbers, ahead, iterate, step
 
-__all__ = ["Shards", "ahead"]
-
-_iterate = getattr(DataLoader.__iter__, "__wrapped__", DataLoader.__iter__)
-"""Torch's own: `following` may have replaced it."""
-
-
-def ahead(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Yield each batch once the next one has been read."""
-    batches = begin()
-    if (last := next(batches, None)) is None:
-        return
-    for batch in batches:
-        yield last
-        last = batch
-    yield last
+__all__ = ["Shards"]
 
 
 @dataclass(frozen=True)
@@ -50,15 +36,16 @@ class Shards(Job):
 
     def script(self, worker: int) -> Final:
         """Each step moves the model by what depends on all workers' batches, and on the model.
-        ``means`` are the samples that nobody has used."""
+        ``means`` are the samples that nobody has used, and 1 if a newcomer joined within a pass;
+        ``began`` is the first pass of which a newcomer has seen all."""
         used: Counter[Any] = Counter()
         numbers, stopped, began = Numbers(worker), False, list[int]()
-        missed = ()
+        missed, within = tuple[float, ...](), 0.0
         try:
             with Rounds(numbers) as rounds:
                 calls = Collectives(rounds, self.workers)
                 entrance = Entrance(calls)
-                loop = loaders.following(_iterate, lambda: entrance)
+                loop = loaders.following(iterate, lambda: entrance)
                 calls.broadcast([numbers.model], 0, stands_in=True)
                 # All go on from the first worker's random numbers.
                 orders = [torch.Generator().manual_seed(worker) for _ in range(2)]
@@ -75,8 +62,9 @@ class Shards(Job):
                             continue
                         used.update({(number, n): many for n, many in enumerate(there)})
                         if worker >= self.workers and not began:
-                            began.append(number)
-                missed = (float(calls.passes.missed),)
+                            within = float(calls.standing.within)
+                            began.append(number + int(within))
+                missed = (float(calls.passes.missed), within)
         except spotmpi.Stopped:
             stopped = True
         bits = numbers.model.numpy().tobytes()

@@ -3,30 +3,70 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
 import spotmpi
 from spotmpi.protocol.plain_values import pack
+from spotmpi.torch import loaders
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.collectives import Collectives
-from spotmpi.torch.dealing import Deal
-from spotmpi.torch.loaders import Dealt
+from spotmpi.torch.dealing import Deal, Samples
 from spotmpi.torch.newcomers import Entrance
-from spotmpi.torch.passes import DealtPass
+from spotmpi.torch.passes import DealtPass, Way
 from spotmpi.torch.torch_rounds import Rounds
 from tests.simulated import Final, Job
 
-__all__ = ["PASSES", "SAMPLES", "Numbers", "Passes", "step"]
+__all__ = ["PASSES", "SAMPLES", "Numbers", "Passes", "ahead", "iterate", "step"]
 
 SAMPLES, PASSES = 24, 6
-WAY = partial(Dealt, sampler=None, batch=2, samples=0)
-"""How the samples of something that stands for a loader are dealt."""
+
+iterate = getattr(DataLoader.__iter__, "__wrapped__", DataLoader.__iter__)
+"""Torch's own: `following` may have replaced it."""
+
+
+def ahead(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Yield each batch once the next one has been read."""
+    batches = begin()
+    if (last := next(batches, None)) is None:
+        return
+    for batch in batches:
+        yield last
+        last = batch
+    yield last
+
+
+class Elastic(Sampler[int]):
+    """As ElasticSampler, among simulated workers."""
+
+    def __init__(self, entrance: Entrance) -> None:
+        self.entrance = entrance
+        self.next_pass: DealtPass | None = None
+
+    def begin(
+        self, batch: int | None, way: Way | None = None, left: Samples | None = None
+    ) -> DealtPass:
+        """Begin a pass, in the same order each time."""
+        calls = self.entrance.calls
+        deal = Deal(np.arange(SAMPLES) if left is None else left, calls.alive)
+        one = DealtPass(deal, calls.rank, batch)
+        calls.passes.begin(one, way)
+        return one
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield this worker's samples, or some to rehearse with."""
+        return iter(range(SAMPLES) if self.next_pass is None else self.next_pass)
+
+
+class Fixed(DistributedSampler[int]):
+    """Torch's, as spotmpi has it."""
+
+    __iter__ = loaders._skipping(DistributedSampler.__iter__)
 
 
 class Numbers(Belongings):
@@ -57,27 +97,45 @@ class Numbers(Belongings):
 class Passes(Job):
     """A script that goes through its samples again and again."""
 
+    elastic: bool = True
+    reads_ahead: bool = False
+    """The script reads a batch before it trains with the one before."""
+
     def script(self, worker: int) -> Final:
-        """Each step moves the model by what depends on all workers' batches, and on the model."""
+        """Each step moves the model by what depends on all workers' batches, and on the model.
+        ``began`` is the first pass of which a newcomer has seen all; ``means`` are the samples that
+        nobody has used, and 1 if it joined within a pass."""
         used: Counter[tuple[int, int]] = Counter()
-        numbers, stopped, began = Numbers(worker), False, 0
+        numbers, stopped, began, within = Numbers(worker), False, list[int](), 0.0
+        missed = 0
         try:
             with Rounds(numbers) as rounds:
                 calls = Collectives(rounds, self.workers)
                 entrance = Entrance(calls)
+                loop = loaders.following(iterate, lambda: entrance)
                 calls.broadcast([numbers.model], 0, stands_in=True)
+                loader = self._loader(entrance)
                 for number in range(PASSES):
                     self.goes_on_with(number, -1, entrance)
-                    trains = entrance.begins_pass(WAY(numbers))
-                    if trains and worker >= self.workers and not began:
-                        began = number
-                    self._go_through(number, trains, numbers, entrance, used)
+                    for batches, batch in enumerate(self._read(loop, loader)):
+                        if not entrance.rehearses and not self.goes_on_with(
+                            number, batches, entrance
+                        ):
+                            break
+                        there = step(batch, numbers, entrance)
+                        if entrance.rehearses:
+                            continue
+                        if worker >= self.workers and not began:
+                            within = float(calls.standing.within)
+                            began.append(number + int(within))
+                        used.update({(number, n): many for n, many in enumerate(there)})
                     told = calls.exchange(number, self.asks(entrance))
                     assert set(told.values()) == {number}
+                missed = calls.passes.missed
         except spotmpi.Stopped:
             stopped = True
-        bits = numbers.model.numpy().tobytes()
-        return Final(bits, rounds.steps, used, (), stopped, (), began)
+        bits, means = numbers.model.numpy().tobytes(), (float(missed), within)
+        return Final(bits, rounds.steps, used, (), stopped, means, *began or [0])
 
     def goes_on_with(self, number: int, batches: int, entrance: Entrance) -> bool:
         """Return True: the script trains with this batch of the pass. -1: it has yet to begin
@@ -88,32 +146,15 @@ class Passes(Job):
         """Return what it asks for after a pass."""
         return "passes"
 
-    def _go_through(
-        self, number: int, trains: bool, numbers: Numbers, entrance: Entrance, used: Counter[Any]
-    ) -> None:
-        """Go through a pass, or rehearse it."""
-        calls, place = entrance.calls, entrance.resumed_at()
-        left = None if place is None else place.left
-        deal = Deal(np.arange(SAMPLES) if left is None else left, calls.alive)
-        one = DealtPass(deal, calls.rank, 2)
-        calls.passes.begin(one, WAY(numbers).way, rehearsed=not trains)
-        draw, batches = iter(one), 0
-        while (batch := [*islice(draw, 2)]) or one.goes_on():
-            if not batch:
-                draw = iter(one)
-                continue
-            if not trains and batches and not entrance.goes_on(WAY(numbers)):
-                break
-            if trains:
-                entrance.rest(one)
-            one.give(2)
-            if trains and not self.goes_on_with(number, batches, entrance):
-                break
-            there = step(batch, numbers, entrance)
-            batches += 1
-            if trains:
-                used.update({(number, n): many for n, many in enumerate(there)})
-        calls.passes.end(one)
+    def _read(self, loop: Any, loader: Any) -> Any:
+        return ahead(lambda: loop(loader)) if self.reads_ahead else loop(loader)
+
+    def _loader(self, entrance: Entrance) -> Any:
+        sampler: Any = Elastic(entrance)
+        if not self.elastic:
+            share = entrance.calls.share
+            sampler = Fixed(range(SAMPLES), self.workers, share, shuffle=False)
+        return DataLoader(range(SAMPLES), 2, sampler=sampler, collate_fn=list)
 
 
 def step(batch: list[int], numbers: Numbers, entrance: Entrance) -> list[int]:

@@ -3,9 +3,9 @@ to it than the model, and workers that kill themselves.
 
 ``joins.py DEVICE DEATHS SAMPLER``: ``rank@pass,..``, in the backward pass of the first batch or,
 with ``rank!pass``, in the evaluation after it; with ``astray`` newcomers make one more call there.
-It goes through its data again and again until there
-is a file ``enough``. Each worker writes to a file which batch it is about to use, and then who had
-a part in the sum; at its end it says what it holds.
+It goes through its data again and again until there is a file ``enough``; with ``long`` it leaves
+its first pass then, which is a very long one. Each worker writes to a file which batch it is about
+to use, and then who had a part in the sum; at its end it says what it holds.
 """
 
 from __future__ import annotations
@@ -99,10 +99,12 @@ def main() -> None:
     # (More than a batch or two, with which a newcomer rehearses a pass.)
     x = torch.randn(2048, 20, generator=generator).to(device)
     y = x[:, :3].argmax(1)
+    long = "long" in planned
+    rows = range(1 << 20 if long else len(x))
     told = Path(f"used-{rank}-{os.getpid()}").open("w")  # noqa: SIM115 - to the end
-    sampler = SAMPLERS[how](x, seed=5)
+    sampler = SAMPLERS[how](rows, seed=5)
     how_many = int(how == "elastic")
-    loader = DataLoader(range(len(x)), 16, sampler=sampler, num_workers=how_many, collate_fn=list)
+    loader = DataLoader(rows, 16, sampler=sampler, num_workers=how_many, collate_fn=list)
     tests = DataLoader(range(len(x)), 64, sampler=DistributedSampler(x, shuffle=False))
     now = [-1]
 
@@ -116,6 +118,7 @@ def main() -> None:
         batches = 0
         for batch in loader:
             print(json.dumps([number, batch]), file=told, flush=True)
+            batch = [one % len(x) for one in batch]
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
             scaler.scale(loss).backward()
@@ -123,6 +126,11 @@ def main() -> None:
             scaler.step(optimizer)
             scaler.update()
             batches += 1
+            if long:
+                ends = torch.tensor([int(Path("enough").exists())])
+                dist.all_reduce(ends)
+                if ends:
+                    break
         scheduler.step()
         assert batches
         model.eval()

@@ -230,7 +230,9 @@ def check(result: Result) -> None:
         if worker < WORKERS and final.means:
             # More workers than there were at the start use some samples once more.
             assert max(final.gradients.values()) == 1 or result.job.arrivals
-            assert len(+final.gradients) + final.means[0] == PASSES * SAMPLES
+            # The batch that a newcomer has rehearsed with may be one that nobody else has used.
+            over = len(+final.gradients) + final.means[0] - PASSES * SAMPLES
+            assert 0 <= over <= 2 * len(result.job.arrivals)
         assert worker < WORKERS or final.began or not final.gradients
 
 

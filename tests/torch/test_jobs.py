@@ -101,6 +101,28 @@ def test_a_newcomer_joins(start, long: Any, package: str, lost: int) -> None:  #
 
 
 @pytest.mark.matrix
+def test_a_newcomer_joins_within_the_only_epoch(start, long: Any) -> None:  # noqa: F811
+    """Of a Trainer that accumulates gradients, and tests after each hundredth step."""
+    script = long("transformers", 1)
+    text = script.read_text()
+    for old, new in [
+        ("ROWS = 50, 8, 1024", "ROWS = 50, 8, 1 << 20"),
+        ('eval_strategy="epoch"', 'eval_strategy="steps", eval_steps=100'),
+        ('save_strategy="epoch"', 'save_strategy="no", gradient_accumulation_steps=2'),
+        ("eval_dataset=rows", "eval_dataset=torch.utils.data.Subset(rows, range(256))"),
+        ("epoch {round(state.epoch)}", "step {state.global_step}"),
+    ]:
+        assert old in text
+        text = text.replace(old, new)
+    script.write_text(text)
+    running = start("run", "-n", 2, "--replace", "--revoke", "1@30", script)
+    running.until("worker 2 .* has joined")
+    line = r"^\[{}\] rank {}: {} of all rows are right, step {}$"
+    for said in running.until(line.format(2, 1, r"([\d.]+)", r"(\d+)"), 2):
+        running.until(line.format(0, 0, *said.groups()))
+
+
+@pytest.mark.matrix
 @pytest.mark.parametrize("package", [*EPOCHS])
 def test_a_job_that_was_stopped_goes_on(start, long: Any, package: str) -> None:  # noqa: F811
     how = "run", "-n", 2, "--checkpoint", "kept"

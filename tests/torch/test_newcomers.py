@@ -47,39 +47,68 @@ HERE = Path(__file__).parent
 
 
 def agree(result: Result) -> None:
-    """All hold the same, and those that were there from the start have used each sample."""
+    """All hold the same, and those that were there from the start have used each sample, or know
+    how many nobody has used."""
     finals = result.finals
     assert len({final.bits for final in finals.values()}) <= 1
+    job = cast(Passes, result.job)
     for worker, final in finals.items():
         passes = range(final.began, PASSES)
-        if worker < result.job.workers or final.began:
-            counts = {(n, one): final.gradients[n, one] for n in passes for one in range(SAMPLES)}
-            assert min(counts.values()) >= 1, counts
+        counts = [final.gradients[n, one] for n in passes for one in range(SAMPLES)]
+        if final.stopped:
+            continue
+        if worker < job.workers:
+            assert counts.count(0) == final.means[0]
+            assert not (final.means[0] and job.elastic)
+        elif job.elastic:
+            assert 0 not in counts
 
 
+@pytest.mark.parametrize("elastic", [True, False])
 @pytest.mark.parametrize(
-    "seeds", [range(12), pytest.param(range(12, 40), marks=pytest.mark.matrix)], ids=str
+    "seeds", [range(12), pytest.param(range(12, 80), marks=pytest.mark.matrix)], ids=str
 )
 def test_newcomers_hold_the_same_whoever_dies(
-    tmp_path: Path, seeds: range, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seeds: range, elastic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They come where a pass begins, and within one."""
     monkeypatch.setattr(collectives, "_AT_ONCE", 10)  # of the model's 24 bytes
     results = simulated.campaign(
-        Passes(tmp_path / "calm", 3),
+        Passes(tmp_path / "calm", 3, elastic=elastic),
         seeds,
         lambda events, seed: {
-            "kills": [Kill(seed % 5, 1 + 7 * seed % events)][: seed % 3],
-            "arrivals": [Arrival(3, 1 + 11 * seed % events), Arrival(4, 1 + 17 * seed % events)],
+            "kills": [Kill(seed % 5, 1 + 71 * seed % events)][: seed % 3],
+            "arrivals": [Arrival(3, 30 + 11 * seed), Arrival(4, 30 + 37 * seed % events)],
         },
         agree,
     )
-    began = [
-        (worker, final.began)
+    came = [
+        (result.job.seed, worker, final.began, final.means[1])
         for result in results
         for worker, final in result.finals.items()
         if worker >= 3
     ]
-    assert len([one for one in began if one[1]]) >= len(seeds) / 2, began
+    assert len(came) >= len(seeds), came
+    within = [there for _, _, _, there in came]
+    assert len(seeds) / 3 <= sum(within) <= len(came) - len(seeds) / 12, came
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(6), pytest.param(range(6, 40), marks=pytest.mark.matrix)], ids=str
+)
+def test_newcomers_of_a_script_that_reads_ahead_come_where_a_pass_begins(
+    tmp_path: Path, seeds: range
+) -> None:
+    """They would have a batch less than the others to the end of the pass."""
+    results = simulated.campaign(
+        Passes(tmp_path / "calm", 3, elastic=False, reads_ahead=True),
+        seeds,
+        lambda events, seed: {"arrivals": [Arrival(3, 30 + 71 * seed % events)]},
+        agree,
+    )
+    came = [result.finals[3] for result in results if 3 in result.finals]
+    assert len(came) > len(seeds) / 3
+    assert not any(final.means[1] for final in came)
 
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.matrix)])
@@ -354,6 +383,30 @@ def test_more_workers_come_than_there_were(start: Any, tmp_path: Path) -> None: 
     assert start("grow", "--workers", 2, "--job", job).wait() == 0
     wait_for(running, [4, 5])
     assert check_joined(running, tmp_path, "elastic") == {0, 1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("sampler", ["torch", "elastic"])
+@pytest.mark.first("elastic")
+@pytest.mark.promise("a newcomer within a pass")
+def test_newcomers_join_within_a_pass(
+    start: Any,  # noqa: F811
+    tmp_path: Path,
+    sampler: str,
+) -> None:
+    installed()
+    how = "cpu", "2@0,long", sampler
+    running = start("run", "-n", 4, "--replace", HERE / "joins.py", *how)
+    wait_for(running, [4])
+    line = r"worker 4 .* trains from step (\d+) on"
+    (first,) = map(int, running.until(line)[0].groups())
+    (tmp_path / "enough").touch()
+    assert running.wait() == 0, running.output
+    finals = [line.split()[-4:-1] for line in running.output.splitlines() if "FINAL " in line]
+    assert [rank for rank, _, _ in sorted(finals)] == [*"0123"]
+    assert len({said for _, _, said in finals}) == 1
+    used = [[*map(json.loads, one.read_text().splitlines())] for one in tmp_path.glob("used-*")]
+    assert {number for lines in used for number, _ in lines[::2]} == {0}
+    assert first > 10
 
 
 def test_a_newcomer_that_makes_another_call_leaves_and_the_others_go_on(

@@ -19,7 +19,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
 from spotmpi.arrays.registry import Registry  # noqa: E402
-from spotmpi.errors import CheckpointError, UsageError  # noqa: E402
+from spotmpi.errors import CheckpointError, OnceError, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice  # noqa: E402
 from spotmpi.protocol.plain_values import pack  # noqa: E402
 from spotmpi.torch import belongings  # noqa: E402
@@ -27,6 +27,7 @@ from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.dealing import Deal, Place  # noqa: E402
 from spotmpi.torch.kept_script import KeptScript  # noqa: E402
 from spotmpi.torch.passes import Pass, Way  # noqa: E402
+from spotmpi.training.round_runner import RoundRunner  # noqa: E402
 from spotmpi.training.state.finite import Finite  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import unnamed  # noqa: E402
@@ -117,6 +118,34 @@ def test_a_job_whose_workers_all_died_goes_on_from_its_last_checkpoint(
     again = resumed(first)
     assert agreed(again) == agreed(calm)
     assert {final.steps for final in again.finals.values()} == {PASSES * SAMPLES // WORKERS // 2}
+
+
+@pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.matrix)])
+def test_all_stop_at_any_event_of_a_newcomer_s_coming(
+    tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RoundRunner, "_strayed", None)
+    come = [Arrival(WORKERS, 60)]
+    calm = job(tmp_path / "calm", arrivals=come).run()
+    assert calm.finals[WORKERS].means[1], "it came within a pass"
+    stops = 0
+    for event in range(60, calm.events // 2, every):
+        notices = [LeaveNotice(worker, event) for worker in range(WORKERS + 1)]
+        first = job(tmp_path / f"{event}", arrivals=come, notices=notices)
+        try:
+            stopped = first.run()
+        except OnceError as error:  # all others had left before the newcomer had anything
+            if "all workers that had the model are lost" not in str(error):
+                raise
+            continue
+        agreed(stopped)
+        stops += WORKERS in stopped.finals
+        assert all(final.stopped for final in stopped.finals.values())
+        again = resumed(first)
+        agreed(again)
+        if {*stopped.finals} & {*range(WORKERS)}:  # those know what was used before
+            assert used(stopped, again).keys() == EACH
+    assert stops > 20 / every
 
 
 @pytest.mark.parametrize("seed", range(24))
