@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -214,7 +215,17 @@ class Collectives(Calls):
             self.rank = self.share = standing.ranks[group.worker]
         if group.script.found is not None:
             standing.trained[:] = group.script.found.trained
+        self._made = 0
         self.look_anew()
+
+    def note(self, call: str) -> None:
+        """Note that the script makes this call, alike on all workers. Local."""
+        self._made = crc32(call.encode(), self._made)
+
+    def made(self) -> int:
+        """Return a number for the calls that were noted since this was asked last. Local."""
+        made, self._made = self._made, 0
+        return made
 
     @property
     def passes(self) -> Passes:
@@ -259,6 +270,7 @@ class Collectives(Calls):
         """Return the values of all who have a part in this call, by rank. ``asked``: what for, in
         short; ``alike``: on all."""
         answers = self.standing.answers
+        self.note(asked if alike else "in groups")
         if not self.rehearses:
             said = self.group.exchange(value, asked if alike else "in groups")
             answers.keep(asked, said)

@@ -13,7 +13,7 @@ from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.torch.collectives import NO_PASS, Collectives
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.loaders import Dealt, Orders
-from spotmpi.torch.passes import Pass, Passes
+from spotmpi.torch.passes import Pass, Passes, Rhythm
 from spotmpi.torch.tensors import Numbers
 from spotmpi.torch.torch_rounds import values_of
 
@@ -26,6 +26,8 @@ _UNSEEN = (
 )
 """Why a script is refused with --checkpoint; it names where gradients were summed."""
 
+_MOST_STRAYS = 1
+"""After more of them newcomers come only where a pass begins."""
 _PAST = (
     "its script has gone through a pass that the others are in: it could not rehearse two sums of "
     "gradients in it"
@@ -54,6 +56,10 @@ class _Told(NamedTuple):
     """The place in this pass, without samples."""
     moved: tuple[bool, bool] = (False, False)
     """True if an optimizer has used the last gradients, and if one has used any."""
+    rhythm: tuple[int, int | None] = (0, None)
+    """The batches of this pass so far, and `Rhythm.origin`."""
+    strays: int = 0
+    """Calls so far in which newcomers were to leave."""
 
 
 class Entrance:
@@ -82,6 +88,12 @@ class Entrance:
         """Sums of gradients that a newcomer had made when it began its last pass."""
         self._held: set[int] = set()
         """Newcomers that train now with a batch that they have rehearsed with."""
+        self._rhythm = Rhythm()
+        """That of the present pass."""
+        self._given: int | None = None
+        """Samples that had been given of it as calls were noted last; None: none were noted."""
+        self._strays = 0
+        """Calls in which newcomers had strayed when others came last, as far as this one knew."""
         self._met = False
         """True if newcomers were let in since gradients were summed last."""
         self._came_in: int | None = None
@@ -125,7 +137,8 @@ class Entrance:
                 return False
             self._place = calls.group.arrive()
             if self._place is not None:
-                return True  # newcomers would begin it at its beginning: they wait for the next one
+                self._begin_rhythm()
+                return True  # newcomers would begin it at its beginning: they come later
         if not calls.rehearses:
             if calls.group.keeps and not calls.standing.trained:
                 self._belongings.look()  # that nothing can be kept is said now, and on all
@@ -133,19 +146,26 @@ class Entrance:
             if calls.group.taught:
                 self._let_in(within=False)
                 self._admit(self.passes.with_one(dealt.way))
+            self._begin_rhythm()
             return True
         if self._waits(self.passes.rehearsed):
             if calls.standing.within:
                 raise calls.group.turned_away(_PAST)
             self._admit(self.passes.with_one(dealt.way))
+            self._begin_rhythm()
             return True
         self._sums = calls.standing.answers.sums
         return False
 
+    def _begin_rhythm(self) -> None:
+        # In the first pass a newcomer rehearses with some batches.
+        self._rhythm = Rhythm(origin=0 if self.calls.standing.answers.over else None)
+        self._given = None
+
     def _let_in(self, within: bool) -> None:
         """Let those know what workers know of each other that come. Collective."""
         standing, group = self.calls.standing, self.calls.group
-        standing.within, standing.strayed = within, standing.strayed or group.others_strayed
+        standing.within = within
         group.let_in()
 
     def _waits(self, passes: int) -> bool:
@@ -166,7 +186,9 @@ class Entrance:
         calls = self.calls
         # Its own number of batches is of use if it begins to count after a step, as they do.
         ready = calls.standing.answers.over and (self._moved or not given)
-        there = self._moves and not (one.counted or calls.standing.strayed)  # as theirs
+        there = (
+            self._moves and not one.counted and calls.standing.strays <= _MOST_STRAYS
+        )  # as theirs
         if self._script.found is not None or not (calls.rehearses and ready and there):
             return False
         if not self._waits(self.passes.rehearsed) or not calls.standing.within:
@@ -244,6 +266,8 @@ class Entrance:
         the pass that it is in, before its next batch; None: it begins one. Return True if what is
         left of it is dealt anew (`Pass.deal_anew`). Collective, on all or on none."""
         calls = self.calls
+        if within is not None and not self.rehearses:
+            self._beat(within)
         whole = within is None or (self._moved and not self._met and within.number is not None)
         if not whole or self.rehearses or not calls.passes.goes_through(within):
             return False
@@ -252,16 +276,31 @@ class Entrance:
             return False
         self._let_in(within=True)
         self._admit(self.passes.course, within)
-        return within.deal_anew(calls.alive)
+        self._rhythm.begin_anew()
+        anew = within.deal_anew(calls.alive)
+        self._given = within.given
+        return anew
+
+    def _beat(self, one: Pass) -> None:
+        """Note the calls that came with the last batch of the pass, before the next one."""
+        if one.number is None or one.given == self._given:
+            return
+        made = self.calls.made()
+        if self._given is not None:
+            self._rhythm.beat(made)
+        self._given = one.given
+        if self._rhythm.origin is None and self._moved and self.calls.standing.answers.over:
+            self._rhythm.origin = self._rhythm.batches
 
     def _lets_in_within(self, one: Pass) -> bool:
         """Return True if newcomers come in now, after a step in this pass. If a script reads ahead
         they would be some batches before the others. If it makes a call after some number of
-        batches it loses those that come so: then the next ones wait until a pass begins."""
+        batches it loses one that comes so: then the next ones come in its rhythm."""
         standing, group = self.calls.standing, self.calls.group
-        strayed = standing.strayed or group.others_strayed
-        known = group.taught and standing.answers.over and one.may_be_joined
-        return known and not (one.late or strayed)
+        if not (group.taught and standing.answers.over and one.may_be_joined) or one.late:
+            return False
+        strays = standing.strays + group.strays
+        return not strays or (strays <= _MOST_STRAYS and self._rhythm.comes_round)
 
     def resumed_at(self) -> Place | None:
         """Return the place in the pass that begins now where a resumed script goes on, once; None:
@@ -290,6 +329,7 @@ class Entrance:
         place = (calls.rank, calls.share) if calls.rehearses else None
         found = values_of(calls.group.exchange((place, course, held), "newcomers"))
         come = {worker: there for worker, (there, *_) in found.items() if there is not None}
+        self._strays = standing.strays + calls.group.strays
         taken = {standing.ranks[worker] for worker in found.keys() - come.keys()}
         for worker, (rank, share) in come.items():
             if rank not in taken:  # or another one has come for it, too
@@ -351,6 +391,8 @@ class Entrance:
             except UsageError as error:
                 raise calls.group.turned_away(str(error)) from None
             self._moved, self._moves = told.moved
+            self._rhythm, self._given = Rhythm(*told.rhythm), None
+            calls.standing.strays += told.strays - self._strays
             if within is not None:
                 left = None if told.left is None else numbers[told.size :].copy().view(np.int64)
                 self._place = Place(*told.place, left)
@@ -370,6 +412,8 @@ class Entrance:
             orders=self._script.orders.told(within and within.way and within.way.loader),
             place=(0, 1) if place is None else place[:2],
             moved=(self._moved, self._moves),
+            rhythm=(self._rhythm.batches, self._rhythm.origin),
+            strays=self._strays,
         )
 
     def _check(self, told: _Told) -> None:

@@ -6,6 +6,7 @@ their loaders in step, so each knows of all others how far they are.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
@@ -13,7 +14,7 @@ from zlib import crc32
 from spotmpi.protocol.plain_values import pack
 from spotmpi.torch.dealing import Deal, Place, Samples
 
-__all__ = ["DealtPass", "Pass", "Passes", "Way"]
+__all__ = ["DealtPass", "Pass", "Passes", "Rhythm", "Way"]
 
 
 _ENOUGH = 2
@@ -29,6 +30,51 @@ class Way(NamedTuple):
     lasts: bool = False
     """True if its passes last when it gives no more: the script may still train with the last
     batch, and do what belongs to the pass. Passes through other loaders are within it."""
+
+
+class Rhythm:
+    """After how many batches of a pass a script makes the same calls again, beside the sums of
+    gradients. Alike on all workers."""
+
+    def __init__(self, batches: int = 0, origin: int | None = None) -> None:
+        """``batches``: those that the script has been given. ``origin``: how many a newcomer has
+        rehearsed with when it joins in this pass; None: it is not known yet."""
+        self.batches = batches
+        self.origin = origin
+        self._calls = array("L")
+        """What stands for the calls that came with each batch, but for the first one: there torch,
+        and scripts, do what they do once."""
+        self._borders = array("L")
+        """For each of them the length of the longest row that ends there and begins them all, and
+        is not all of them (Knuth, Morris, Pratt)."""
+
+    def beat(self, calls: int) -> None:
+        """Note the calls that came with one more batch, as a number."""
+        self.batches += 1
+        if self.batches == 1:
+            return
+        border = self._borders[-1] if self._borders else 0
+        while border and self._calls[border] != calls:
+            border = self._borders[border - 1]
+        self._borders.append(border + (bool(self._calls) and self._calls[border] == calls))
+        self._calls.append(calls)
+
+    def begin_anew(self) -> None:
+        """Forget the calls: others are there that do not know them."""
+        self._calls, self._borders = array("L"), array("L")
+
+    @property
+    def period(self) -> int:
+        """After how many batches all calls have come again, so far."""
+        return len(self._calls) - self._borders[-1] if self._borders else 0
+
+    @property
+    def comes_round(self) -> bool:
+        """True if calls come again after more than one batch, have all done so at least once, and
+        will come as they came to a script that had been given `origin` batches."""
+        period = self.period
+        known = self.origin is not None and 1 < period <= len(self._calls) // 2
+        return known and (self.batches - (self.origin or 0)) % period == 0
 
 
 class Pass:

@@ -294,6 +294,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             self.collectives.reduce(tensors, operation, step)
             if gradients:
                 self._sum_up()
+            else:
+                self._note("sum")
             return Call(tensors)
         call, callback = Call(tensors, self._catch_up), partial(_call, self._catch_up)
         # Each time, as passes may be nested: before DDP's own callback, which waits for the sums.
@@ -316,6 +318,11 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         if later:
             self._sum_up()
 
+    def _note(self, call: str) -> None:
+        """Note a call, unless it is one of some workers: others may make another one."""
+        if self._collectives is self.entrance.calls:
+            self.entrance.calls.note(call)
+
     def _sum_up(self) -> None:
         """Note that gradients were summed."""
         self.entrance.sum_up()
@@ -330,12 +337,15 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         if opts.rootRank != self.rank():
             copies = [tensor.detach().clone() for tensor in tensors]
         self.collectives.reduce(copies, _operation(opts))
+        self._note("sum")
         return Call(tensors)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Call:
         """Write one worker's tensors on all. Raises PeersLost if it is lost, unless all have the
         same."""
         self.collectives.broadcast(tensors, opts.rootRank, is_alike())
+        if not asked_in(_DDP):  # which has more to say in its first steps
+            self._note("broadcast")
         return Call(tensors)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Call:
@@ -478,6 +488,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         return self._collectives.key(f"{self._name} {what}")
 
 
+_DDP = ("torch.nn.parallel",)
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
 """Modules of torch that leave each worker with a part of the parameters which no other one has."""
 

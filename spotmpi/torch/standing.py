@@ -34,8 +34,9 @@ class Standing:
         self.answers = FirstAnswers()
         self.within = False
         """True if newcomers are let in within a pass, the last one that was begun."""
-        self.strayed = False
-        """True once a newcomer has left because its script made another call than the others'."""
+        self.strays = 0
+        """Calls in which newcomers were to leave before this worker has joined: their scripts had
+        come to another one."""
         self.sums_needed = 0
         """Sums of gradients that a newcomer must have made by itself before it joins."""
 
@@ -88,7 +89,7 @@ class Standing:
             "alive": self.alive,
             "trained": "".join(str(int(one)) for one in self.trained),
             "within": self.within,
-            "strayed": self.strayed,
+            "strays": self.strays,
             "answers": self.answers.told(),
             "sums": min(self.answers.sums, SUMS),
         }
@@ -99,6 +100,6 @@ class Standing:
         self.ranks = {int(worker): int(rank) for worker, rank in told["ranks"]}
         self.shares = {int(rank): int(share) for rank, share in told["shares"]}
         self.trained[:] = [one == "1" for one in told["trained"]]
-        self.within, self.strayed = bool(told["within"]), bool(told["strayed"])
+        self.within, self.strays = bool(told["within"]), int(told["strays"])
         self.answers.follow(told["answers"])
         self.sums_needed = int(told["sums"])

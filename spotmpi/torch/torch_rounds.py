@@ -108,9 +108,10 @@ class Rounds(Group[Any]):
         self._connected("trains()", alone=True).context.channel.tell("trains", step=self.steps)
 
     @property
-    def others_strayed(self) -> bool:
-        """True once a newcomer has left because its script made another call than the others'."""
-        return self._training.position.others_strayed
+    def strays(self) -> int:
+        """Calls in which newcomers were to leave, since this worker has joined: their scripts had
+        come to another one."""
+        return self._training.position.strays
 
     def is_recent(self, recent: bool) -> None:
         """Note if this worker joined lately: then it leaves, and the others go on, if its script

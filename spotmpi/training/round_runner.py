@@ -52,7 +52,7 @@ class RoundRunner:
             mine, position = control_word.code_of(what.kind, what.call), self._training.position
             if position.recent and mine != theirs:
                 raise self._strayed(what, control_word.KINDS[what.kind])
-            position.others_strayed = True
+            position.strays += 1
         yield from self.after_round()
 
     def _strayed(self, what: Round, called: str) -> Strayed:

@@ -44,8 +44,8 @@ def ahead(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 class Elastic(Sampler[int]):
     """As ElasticSampler, among simulated workers."""
 
-    def __init__(self, entrance: Entrance) -> None:
-        self.entrance = entrance
+    def __init__(self, entrance: Entrance, many: int) -> None:
+        self.entrance, self.many = entrance, many
         self.next_pass: DealtPass | None = None
 
     def begin(
@@ -53,14 +53,14 @@ class Elastic(Sampler[int]):
     ) -> DealtPass:
         """Begin a pass, in the same order each time."""
         calls = self.entrance.calls
-        deal = Deal(np.arange(SAMPLES) if left is None else left, calls.alive)
+        deal = Deal(np.arange(self.many) if left is None else left, calls.alive)
         one = DealtPass(deal, calls.rank, batch)
         calls.passes.begin(one, way)
         return one
 
     def __iter__(self) -> Iterator[int]:
         """Yield this worker's samples, or some to rehearse with."""
-        return iter(range(SAMPLES) if self.next_pass is None else self.next_pass)
+        return iter(range(self.many) if self.next_pass is None else self.next_pass)
 
 
 class Fixed(DistributedSampler[int]):
@@ -98,6 +98,11 @@ class Passes(Job):
     """A script that goes through its samples again and again."""
 
     elastic: bool = True
+    many: int = SAMPLES
+    over: int = PASSES
+    """Passes."""
+    every: int = 0
+    """It makes a call with each batch of this number, as it counts them; 0: it makes none."""
     reads_ahead: bool = False
     """The script reads a batch before it trains with the one before."""
 
@@ -115,14 +120,16 @@ class Passes(Job):
                 loop = loaders.following(iterate, lambda: entrance)
                 calls.broadcast([numbers.model], 0, stands_in=True)
                 loader = self._loader(entrance)
-                for number in range(PASSES):
+                for number in range(self.over):
                     self.goes_on_with(number, -1, entrance)
                     for batches, batch in enumerate(self._read(loop, loader)):
                         if not entrance.rehearses and not self.goes_on_with(
                             number, batches, entrance
                         ):
                             break
-                        there = step(batch, numbers, entrance)
+                        if self.every and batches % self.every == self.every - 1:
+                            calls.exchange(number, "now and then")
+                        there = step([n % SAMPLES for n in batch], numbers, entrance)
                         if entrance.rehearses:
                             continue
                         if worker >= self.workers and not began:
@@ -150,11 +157,11 @@ class Passes(Job):
         return ahead(lambda: loop(loader)) if self.reads_ahead else loop(loader)
 
     def _loader(self, entrance: Entrance) -> Any:
-        sampler: Any = Elastic(entrance)
+        rows = range(self.many)
+        sampler: Any = Elastic(entrance, self.many)
         if not self.elastic:
-            share = entrance.calls.share
-            sampler = Fixed(range(SAMPLES), self.workers, share, shuffle=False)
-        return DataLoader(range(SAMPLES), 2, sampler=sampler, collate_fn=list)
+            sampler = Fixed(rows, self.workers, entrance.calls.share, shuffle=False)
+        return DataLoader(rows, 2, sampler=sampler, collate_fn=list)
 
 
 def step(batch: list[int], numbers: Numbers, entrance: Entrance) -> list[int]:

@@ -4,8 +4,9 @@ to it than the model, and workers that kill themselves.
 ``joins.py DEVICE DEATHS SAMPLER``: ``rank@pass,..``, in the backward pass of the first batch or,
 with ``rank!pass``, in the evaluation after it; with ``astray`` newcomers make one more call there.
 It goes through its data again and again until there is a file ``enough``; with ``long`` it leaves
-its first pass then, which is a very long one. Each worker writes to a file which batch it is about
-to use, and then who had a part in the sum; at its end it says what it holds.
+its first pass then, which is a very long one; with ``rhythm`` it makes a call with each seventh
+batch. Each worker writes to a file which batch it is about to use, and then who had a part in the
+sum; at its end it says what it holds.
 """
 
 from __future__ import annotations
@@ -126,6 +127,8 @@ def main() -> None:
             scaler.step(optimizer)
             scaler.update()
             batches += 1
+            if "rhythm" in planned and batches % 7 == 0:
+                dist.barrier()
             if long:
                 ends = torch.tensor([int(Path("enough").exists())])
                 dist.all_reduce(ends)

@@ -409,6 +409,27 @@ def test_newcomers_join_within_a_pass(
     assert first > 10
 
 
+@pytest.mark.matrix
+def test_the_second_newcomer_joins_in_the_rhythm_of_the_script(
+    start: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    installed()
+    how = "cpu", "2@0,long,rhythm", "elastic"
+    running = start("run", "-n", 4, "--replace", HERE / "joins.py", *how)
+    for said in (
+        "worker 4 .* has joined",
+        "worker 4 on .* was revoked .its script has come to .* another call",
+        "worker 5 .* has joined",
+    ):
+        running.until(said)
+    (tmp_path / "enough").touch()
+    assert running.wait() == 0, running.output
+    finals = [line.split()[-4:-1] for line in running.output.splitlines() if "FINAL " in line]
+    assert [rank for rank, _, _ in sorted(finals)] == [*"0123"]
+    assert len({said for _, _, said in finals}) == 1
+
+
 def test_a_newcomer_that_makes_another_call_leaves_and_the_others_go_on(
     start: Any,  # noqa: F811
     tmp_path: Path,

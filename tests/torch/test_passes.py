@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
 from spotmpi.torch.dealing import Deal
-from spotmpi.torch.passes import DealtPass, Pass
+from spotmpi.torch.passes import DealtPass, Pass, Rhythm
 
 
 @given(st.data(), st.integers(1, 60), st.integers(1, 4), st.integers(1, 3))
@@ -101,3 +101,33 @@ def test_a_script_that_reads_ahead_is_known(events: str, joined: bool) -> None:
         one.give(2)
         one.sum_up((0, 1))
     assert not one.may_be_joined
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.integers(1, 60), st.integers(0, 5))
+def test_a_script_comes_round_when_all_its_calls_do(
+    calls: list[int], many: int, origin: int
+) -> None:
+    """What it did with the first batch does not count, as torch does more there."""
+    one = Rhythm(origin=origin)
+    for n in range(many):
+        one.beat(9 if n == 0 else calls[n % len(calls)])
+    seen = [calls[n % len(calls)] for n in range(1, many)]
+    least = next((p for p in range(1, many) if all(map(int.__eq__, seen, seen[p:]))), 0)
+    assert one.period == least
+    known = least > 1 and 2 * least <= len(seen)
+    assert one.comes_round == (known and (many - origin) % least == 0)
+
+
+def test_calls_that_come_once_are_no_rhythm() -> None:
+    one = Rhythm(origin=0)
+    for n in range(1, 100):
+        one.beat(int(n == 40))
+        assert not one.comes_round
+    # All calls of before are forgotten, and batches count on: others know how many there were.
+    one.begin_anew()
+    other = Rhythm(one.batches, 0)
+    for n in range(100, 130):
+        for there in (one, other):
+            there.beat(int(n % 4 == 3))
+        assert one.comes_round == other.comes_round == (n >= 107 and n % 4 == 0)
+    assert not Rhythm().comes_round

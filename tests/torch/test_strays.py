@@ -14,7 +14,7 @@ from spotmpi.errors import Left, LeftAlone, Strayed  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
 from spotmpi.torch.newcomers import Entrance  # noqa: E402
 from tests import simulated  # noqa: E402
-from tests.simulated import Final  # noqa: E402
+from tests.simulated import Final, Result  # noqa: E402
 from tests.torch.dealt_job import PASSES, Passes  # noqa: E402
 from tests.torch.test_newcomers import agree  # noqa: E402
 
@@ -98,6 +98,38 @@ def test_a_newcomer_that_makes_other_calls_leaves_and_the_others_go_on(
             assert stayed.means[1] or (how, stayed.began) == ("before", PASSES - 1)
         killed = {one.worker for one in result.job.kills}
         assert killed | result.finals.keys() >= {0, 1, 2}
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+@pytest.mark.parametrize(
+    "seeds", [range(4), pytest.param(range(4, 40), marks=pytest.mark.matrix)], ids=str
+)
+def test_once_one_has_strayed_the_next_ones_come_in_the_rhythm_of_the_script(
+    tmp_path: Path, seeds: range, elastic: bool
+) -> None:
+    """In one long pass: with each fifth batch the script makes another call."""
+    STRAYED.clear()
+    strays = list[int]()
+
+    def holds(result: Result) -> None:
+        assert len({final.bits for final in result.finals.values()}) == 1
+        strays.append(len(STRAYED))
+        STRAYED.clear()
+
+    results = simulated.campaign(
+        Strays(tmp_path / "calm", 3, how="", over=1, many=360, every=5, elastic=elastic),
+        seeds,
+        lambda events, seed: {
+            "kills": [Kill(seed % 3, 1 + 97 * seed % events)][: seed % 2],
+            "arrivals": [Arrival(3 + n, 50 + 550 * n + 11 * seed) for n in range(3)],
+        },
+        holds,
+    )
+    assert max(strays) == 1
+    assert sum(strays) > len(seeds) / 2
+    came = [one for result in results for one in result.finals.items() if one[0] > 2]
+    assert len(came) > len(seeds)
+    assert all(final.means[1] for _, final in came)
 
 
 def test_all_that_make_other_calls_are_told_so(tmp_path: Path) -> None:

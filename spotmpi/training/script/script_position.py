@@ -37,8 +37,8 @@ class ScriptPosition:
         self.recent = False
         """True if this worker joined lately: it leaves if its script makes another call than the
         others'."""
-        self.others_strayed = False
-        """True once another worker has left for that reason."""
+        self.strays = 0
+        """Rounds in which other workers were to leave for that reason."""
         self.inside = 0
         """Number of loops over batches that the script is in."""
         self.loops = PassLoops()
