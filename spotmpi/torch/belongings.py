@@ -59,6 +59,11 @@ class Belongings:
         gc.collect()
 
     @property
+    def moves(self) -> bool:
+        """True if the script has an optimizer of torch."""
+        return any(isinstance(one, torch.optim.Optimizer) for one in _those())
+
+    @property
     def described(self) -> bytes:
         """A description of all, without the tensors' numbers."""
         return self._text

@@ -337,7 +337,7 @@ class _Loop:
         self._rest = there.rest
         self._waits = dealt.by_batches and not holds_one
         """True if the script has not had the batch that is read next."""
-        self._pass = Pass((), 0)
+        self._pass, drops = Pass((), 0), 0
         place = there.resumed_at()
         if place is not None and (place.left is None) != (not dealt.elastic):
             raise UsageError(
@@ -348,14 +348,19 @@ class _Loop:
             self._pass = dealt.sampler.begin(dealt.batch, dealt.way, place and place.left)
         else:
             used = 0 if place is None else min(place.used_by_each_of(there.size), dealt.samples)
-            unit = dealt.batch if dealt.by_batches else 1
-            setattr(dealt.sampler, _SKIPS, used // unit + holds_one)
+            skips = hasattr(type(dealt.sampler).__iter__, "skips")  # not if it has one of its own
+            unit = dealt.batch if dealt.by_batches or not skips else 1
+            many = used // unit + holds_one
+            setattr(dealt.sampler, _SKIPS, many if skips else 0)
+            drops = 0 if skips else many
             self._pass = Pass(range(there.size), dealt.samples, used - used % unit)
             self._passes.begin(self._pass, dealt.way)
             self._pass.late = late
         self._pass.counted = counts_batches()
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(dealt.loader))
+        for _ in islice(self._inner, drops):
+            pass
 
     def _drawn(self, what: Callable[[], Any]) -> Any:
         """Do something in which the sampler may be asked for samples: for those of this pass."""

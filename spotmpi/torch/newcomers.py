@@ -60,6 +60,8 @@ class _Told(NamedTuple):
     """The batches of this pass so far, and `Rhythm.origin`."""
     strays: int = 0
     """Calls so far in which newcomers were to leave."""
+    sums: int = 0
+    """Sums of gradients so far."""
 
 
 class Entrance:
@@ -96,8 +98,8 @@ class Entrance:
         """Calls in which newcomers had strayed when others came last, as far as this one knew."""
         self._met = False
         """True if newcomers were let in since gradients were summed last."""
-        self._came_in: int | None = None
-        """The pass in which this worker joined; None: it was there from the start."""
+        self._recent_until: int | None = None
+        """The first pass that this worker goes through as a whole, if it joined lately."""
         self._moves_back = False
         """True if a resumed script is not to keep its next step, with which a pass ends."""
 
@@ -186,9 +188,8 @@ class Entrance:
         calls = self.calls
         # Its own number of batches is of use if it begins to count after a step, as they do.
         ready = calls.standing.answers.over and (self._moved or not given)
-        there = (
-            self._moves and not one.counted and calls.standing.strays <= _MOST_STRAYS
-        )  # as theirs
+        there = self._belongings.moves and not one.counted
+        there &= calls.standing.strays <= _MOST_STRAYS
         if self._script.found is not None or not (calls.rehearses and ready and there):
             return False
         if not self._waits(self.passes.rehearsed) or not calls.standing.within:
@@ -223,7 +224,8 @@ class Entrance:
         number = self.passes.rehearsed - 1
         trains = number >= len(standing.trained) or standing.trained[number]
         trains |= standing.answers.sums > self._sums
-        steps = self._moves and not self._moved and number + 1 == len(standing.trained)
+        last = number + 1 == len(standing.trained) and (self.calls.group.joins or standing.within)
+        steps = last and self._belongings.moves and not self._moved
         return (trains and not standing.answers.over) or steps
 
     def sum_up(self) -> None:
@@ -237,9 +239,10 @@ class Entrance:
             held, shares = self._held & {*calls.alive}, calls.standing.shares_of
             now.waste(len(shares(held) - shares({*calls.alive} - held)))
             self._held.clear()
-        if self._came_in is not None and now is not None and now.number != self._came_in:
+        whole, number = self._recent_until, None if now is None else now.number
+        if whole is not None and number is not None and number > whole:
             calls.group.is_recent(False)  # its script has come through a pass as the others' have
-            self._came_in = None
+            self._recent_until = None
         if calls.rehearses and not calls.standing.trained:
             raise calls.group.turned_away(NO_PASS)
         if calls.group.keeps and not self.rehearses:
@@ -297,7 +300,8 @@ class Entrance:
         they would be some batches before the others. If it makes a call after some number of
         batches it loses one that comes so: then the next ones come in its rhythm."""
         standing, group = self.calls.standing, self.calls.group
-        if not (group.taught and standing.answers.over and one.may_be_joined) or one.late:
+        last = one.number == len(standing.trained) - 1 and not one.late
+        if not (group.taught and standing.answers.over and one.may_be_joined and last):
             return False
         strays = standing.strays + group.strays
         return not strays or (strays <= _MOST_STRAYS and self._rhythm.comes_round)
@@ -355,7 +359,8 @@ class Entrance:
             if within is not None:
                 standing.trained.pop()  # it begins once more
             calls.look_anew(self.passes.course if within is None else within.course)
-            calls.rehearses, self._came_in = False, len(standing.trained)
+            calls.rehearses = False
+            self._recent_until = len(standing.trained) + (within is not None)
             calls.group.trains()
             calls.group.is_recent(True)
 
@@ -393,6 +398,7 @@ class Entrance:
             self._moved, self._moves = told.moved
             self._rhythm, self._given = Rhythm(*told.rhythm), None
             calls.standing.strays += told.strays - self._strays
+            calls.standing.answers.sums = told.sums
             if within is not None:
                 left = None if told.left is None else numbers[told.size :].copy().view(np.int64)
                 self._place = Place(*told.place, left)
@@ -414,6 +420,7 @@ class Entrance:
             moved=(self._moved, self._moves),
             rhythm=(self._rhythm.batches, self._rhythm.origin),
             strays=self._strays,
+            sums=self.calls.standing.answers.sums,
         )
 
     def _check(self, told: _Told) -> None:

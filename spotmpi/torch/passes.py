@@ -139,9 +139,10 @@ class Pass:
 
     @property
     def may_be_joined(self) -> bool:
-        """True if it is known that the script trains with a batch before it reads the next one: it
-        had no more batches before its first sum of gradients than between that and the next."""
-        if self.counted or len(self._at_sums) < _ENOUGH:
+        """True if all batches so far were summed, and the script is known to train with a batch
+        before it reads the next one: it had no more batches before its first sum of gradients than
+        between that and the next."""
+        if self.counted or len(self._at_sums) < _ENOUGH or self.given != self._used:
             return False
         first, second = self._at_sums
         return first - self._first <= second - first

@@ -101,7 +101,9 @@ class Rounds(Group[Any]):
         """Have those learn that come. Collective; on a newcomer it returns when it has learnt what
         workers know of each other. Raises Left if it cannot."""
         self.average(self.state)
-        self._rested = self.steps  # also on a newcomer, which must rest when the others do
+        # As if this step were to come: a checkpoint that is due with it is kept at the next rest.
+        # Also on a newcomer, which must rest when the others do.
+        self._rested = self.steps - 1
 
     def trains(self) -> None:
         """Tell the launcher that this newcomer trains from now on."""

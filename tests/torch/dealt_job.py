@@ -80,6 +80,11 @@ class Numbers(Belongings):
         """Give the model."""
         self._tensors, self._text = [self.model], pack("model")
 
+    @property
+    def moves(self) -> bool:
+        """There is something like an optimizer."""
+        return True
+
     @staticmethod
     def tidy() -> None:
         """Collect nothing: it takes 0.2 s, at each of many simulated looks."""
@@ -93,6 +98,15 @@ class Numbers(Belongings):
         self.model.copy_(torch.from_numpy(numbers).view(torch.float64))
 
 
+class OwnOrder(DistributedSampler[int]):
+    """A script's own, which spotmpi cannot tell to leave samples out."""
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield every other one of them, and then the rest."""
+        mine = range(self.rank, len(self.dataset), self.num_replicas)
+        return iter([*mine[::2], *mine[1::2]])
+
+
 @dataclass(frozen=True)
 class Passes(Job):
     """A script that goes through its samples again and again."""
@@ -103,6 +117,14 @@ class Passes(Job):
     """Passes."""
     every: int = 0
     """It makes a call with each batch of this number, as it counts them; 0: it makes none."""
+    globally: int = 0
+    """So it does, counted over all passes."""
+    accumulate: int = 1
+    """It steps with each batch of this number, and sums gradients with each batch."""
+    fresh: int = 0
+    """A worker leaves out so many of its first steps, as with a fresh GradScaler."""
+    own_order: bool = False
+    """Its sampler has an order of its own."""
     reads_ahead: bool = False
     """The script reads a batch before it trains with the one before."""
 
@@ -112,7 +134,7 @@ class Passes(Job):
         nobody has used, and 1 if it joined within a pass."""
         used: Counter[tuple[int, int]] = Counter()
         numbers, stopped, began, within = Numbers(worker), False, list[int](), 0.0
-        missed = 0
+        missed = count = 0
         try:
             with Rounds(numbers) as rounds:
                 calls = Collectives(rounds, self.workers)
@@ -129,7 +151,11 @@ class Passes(Job):
                             break
                         if self.every and batches % self.every == self.every - 1:
                             calls.exchange(number, "now and then")
-                        there = step([n % SAMPLES for n in batch], numbers, entrance)
+                        count += 1
+                        if self.globally and count % self.globally == 0:
+                            calls.exchange(count, "now and then")
+                        moves = (batches + 1) % self.accumulate == 0 and count > self.fresh
+                        there = step([n % SAMPLES for n in batch], numbers, entrance, moves)
                         if entrance.rehearses:
                             continue
                         if worker >= self.workers and not began:
@@ -160,11 +186,12 @@ class Passes(Job):
         rows = range(self.many)
         sampler: Any = Elastic(entrance, self.many)
         if not self.elastic:
-            sampler = Fixed(rows, self.workers, entrance.calls.share, shuffle=False)
+            kind = OwnOrder if self.own_order else Fixed
+            sampler = kind(rows, self.workers, entrance.calls.share, shuffle=False)
         return DataLoader(rows, 2, sampler=sampler, collate_fn=list)
 
 
-def step(batch: list[int], numbers: Numbers, entrance: Entrance) -> list[int]:
+def step(batch: list[int], numbers: Numbers, entrance: Entrance, moves: bool = True) -> list[int]:
     """Train with a batch. Return how often each sample was used in this step, by all workers."""
     calls = entrance.calls
     mine = torch.zeros(SAMPLES, dtype=torch.float64)
@@ -173,6 +200,7 @@ def step(batch: list[int], numbers: Numbers, entrance: Entrance) -> list[int]:
     calls.reduce([mine, grad], "AVG", step=True)
     entrance.sum_up()
     numbers.model -= grad
-    entrance.move()
+    if moves:
+        entrance.move()
     total: list[int] = (mine * len(calls.alive)).round().int().tolist()
     return total

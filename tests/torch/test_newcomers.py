@@ -29,6 +29,7 @@ from spotmpi.torch import belongings, collectives, passes  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.collectives import Collectives  # noqa: E402
 from spotmpi.torch.first_answers import FirstAnswers  # noqa: E402
+from spotmpi.torch.newcomers import Entrance  # noqa: E402
 from spotmpi.torch.objects import CALLS  # noqa: E402
 from spotmpi.torch.process_group import WorkerGroup  # noqa: E402
 from spotmpi.torch.standing import Standing  # noqa: E402
@@ -109,6 +110,63 @@ def test_newcomers_of_a_script_that_reads_ahead_come_where_a_pass_begins(
     came = [result.finals[3] for result in results if 3 in result.finals]
     assert len(came) > len(seeds) / 3
     assert not any(final.means[1] for final in came)
+
+
+@pytest.mark.parametrize(
+    ("how", "elastic"),
+    [
+        ({"accumulate": 3}, True),
+        ({"accumulate": 3}, False),
+        ({"fresh": 3}, True),
+        ({"own_order": True}, False),
+    ],
+)
+@pytest.mark.parametrize(
+    "seeds", [range(4), pytest.param(range(4, 30), marks=pytest.mark.matrix)], ids=str
+)
+def test_newcomers_of_all_kinds_of_scripts_come_within_a_pass(
+    tmp_path: Path, seeds: range, how: dict[str, Any], elastic: bool
+) -> None:
+    results = simulated.campaign(
+        Passes(tmp_path / "calm", 3, elastic=elastic, many=240, over=2, **how),
+        seeds,
+        lambda events, seed: {"arrivals": [Arrival(3, 80 + 17 * seed), Arrival(4, 400)]},
+        lambda result: None,
+    )
+    for result in results:
+        assert len({final.bits for final in result.finals.values()}) == 1
+        assert {final.means[1] for worker, final in result.finals.items() if worker > 2} == {1}
+        assert len(result.finals) == 5
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(8), pytest.param(range(8, 60), marks=pytest.mark.matrix)], ids=str
+)
+def test_a_newcomer_whose_own_count_goes_on_over_passes_ends_no_job(
+    tmp_path: Path, seeds: range
+) -> None:
+    """It goes astray in its first whole pass, if it came within one."""
+    results = simulated.campaign(
+        Passes(tmp_path / "calm", 3, elastic=False, many=120, over=4, globally=15),
+        seeds,
+        lambda events, seed: {"arrivals": [Arrival(3, 80 + events * seed // len(seeds) // 2)]},
+        lambda result: None,
+    )
+    assert all({*result.finals} >= {0, 1, 2} for result in results)
+
+
+def test_newcomers_come_only_within_the_pass_that_was_begun_last() -> None:
+    entrance: Any = Entrance.__new__(Entrance)
+    known: Any = standing(3, (0, 1, 2))
+    known.answers.sums, known.trained[:] = 2, [True, True]
+    group = SimpleNamespace(taught=True, strays=0)
+    entrance.calls = SimpleNamespace(standing=known, group=group)
+    one: Any = SimpleNamespace(may_be_joined=True, late=False, number=1)
+    assert entrance._lets_in_within(one)
+    one.number = 0  # the last one was within it
+    assert not entrance._lets_in_within(one)
+    one.number, one.late = 1, True
+    assert not entrance._lets_in_within(one)
 
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.matrix)])

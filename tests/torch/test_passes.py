@@ -82,6 +82,7 @@ def test_samples_of_a_lost_worker_are_used_again_once_another_one_has_its_place(
         ("ggsgs", False),  # it has one more in hands
         ("gssgss", True),  # two modules
         ("ggssgss", False),
+        ("gsgsg", False),  # a batch was not summed
     ],
 )
 def test_a_script_that_reads_ahead_is_known(events: str, joined: bool) -> None:

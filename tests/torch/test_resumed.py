@@ -120,6 +120,18 @@ def test_a_job_whose_workers_all_died_goes_on_from_its_last_checkpoint(
     assert {final.steps for final in again.finals.values()} == {PASSES * SAMPLES // WORKERS // 2}
 
 
+def test_a_checkpoint_that_is_due_as_a_newcomer_comes_is_kept(tmp_path: Path) -> None:
+    environ = {"SPOTMPI_CHECKPOINT_EVERY": "5"}
+    for at in range(60, 300, 24):
+        first = job(tmp_path / f"{at}", arrivals=[Arrival(WORKERS, at)], many=240, over=1)
+        result = replace(first, environ={**first.environ, **environ}).run()
+        assert result.finals[WORKERS].means[1], "it came within the pass"
+        kept = {record["step"] for record in result.of("checkpoint")}
+        last = max(final.steps for final in result.finals.values())
+        # (A newcomer's coming counts as a step, which may be the one after which it is due.)
+        assert all(kept & {due, due + 1} for due in range(5, last, 5)), at
+
+
 @pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.matrix)])
 def test_all_stop_at_any_event_of_a_newcomer_s_coming(
     tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
