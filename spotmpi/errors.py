@@ -124,5 +124,7 @@ class Left(SystemExit):
 
 
 class Strayed(Left):
-    """This worker joined lately, and its script has come to another call than the others'. They go
-    on without it once its process has ended, by any signal: it is lost."""
+    """This worker joined lately, and its script has come to another call than the others'.
+
+    They wait until its process has ended, and go on as without any worker that is lost.
+    """

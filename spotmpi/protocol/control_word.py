@@ -38,7 +38,7 @@ SUMS = {
 that learns knows only the kind, and must bring the same memory as the others."""
 _SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(10, 17)
 _STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(17, 23)
-_CALL, _RECENT, _RECENT_CALL = range(24, 27)
+_CALL, _RECENT, _RECENT_CALL = range(_DIGEST + _PIECES, WORDS)
 
 
 class ControlWord(NamedTuple):
@@ -217,8 +217,8 @@ class ControlSum(NamedTuple):
         this one asks for, which is called ``what``."""
         if self.values[_CALL] != own * self.workers:
             raise ReplicaMismatch(
-                f"in round {number} the {self.workers} workers summed, gathered or broadcast "
-                f"different arrays, this one {what}: make the same calls on all workers, with "
+                f"in round {number} the {self.workers} workers asked for different things, this "
+                f"one for {what}: make the same calls in the same order on all workers, with "
                 "arrays of the same names, shapes and types"
             )
 

@@ -264,7 +264,7 @@ class Trainee:
                 asynchronous = asynchronous or self._asynchronous
                 every = _EVERY_DELAYED if delays else _EVERY
                 if self._steps % every == 2 and delays and not asynchronous:
-                    yield from self._once(("in the loop", self._steps))
+                    yield from self._once(("after a step", self._steps))
                 if self._steps % every == 0 and not asynchronous:
                     yield from self._ask("in the loop")
                 if self._most is not None and self._steps >= self._most:

@@ -59,7 +59,7 @@ class Belongings:
         gc.collect()
 
     @property
-    def moves(self) -> bool:
+    def has_optimizer(self) -> bool:
         """True if the script has an optimizer of torch."""
         return any(isinstance(one, torch.optim.Optimizer) for one in _those())
 

@@ -125,7 +125,7 @@ class Calls:
 
     def meet(self) -> None:
         """Return when all have called it."""
-        self.exchange(None, "barrier")
+        self.exchange(None, "a barrier")
 
     def reduce(self, tensors: Sequence[torch.Tensor], operation: str, step: bool = False) -> None:
         """Write into each tensor the sum of all workers' tensors, or what the operation says.
@@ -174,11 +174,13 @@ class Calls:
     def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         """Return each worker's tensor, by rank. A worker that lives stands in for one that is lost:
         the next one, alike on all."""
-        return self.filled(self._values(mine, "all"))
+        return self.filled(self._values(mine, "tensors"))
 
     def gather_lists(self, mine: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
         """Return each worker's tensors, by rank, likewise. They may be of other sizes on each."""
-        found = self.exchange([(bytes_of(one), list(one.shape)) for one in mine], "lists")
+        found = self.exchange(
+            [(bytes_of(one), list(one.shape)) for one in mine], "lists of tensors"
+        )
         return self.filled(
             {
                 rank: [from_bytes(there, mine[0].dtype, shape) for there, shape in some]
@@ -187,7 +189,7 @@ class Calls:
         )
 
     def _values(self, mine: torch.Tensor, what: str) -> dict[int, torch.Tensor]:
-        found = self.exchange(bytes_of(mine), f"{what} of {mine.numel()} {mine.dtype}")
+        found = self.exchange(bytes_of(mine), f"{what} of {mine.numel()} numbers of {mine.dtype}")
         return {rank: like(mine, there) for rank, there in found.items()}
 
     def filled(self, found: Mapping[int, Any]) -> list[Any]:

@@ -142,8 +142,8 @@ class Company(Protocol):
         rehearses it, it has the model of the checkpoint again."""
 
     def resumed_at(self) -> Place | None:
-        """Return the place in the pass that begins now where a resumed script goes on, once; None:
-        at its beginning."""
+        """Return the place in the pass that begins now where a resumed script, or a newcomer, goes
+        on, once; None: at its beginning."""
 
     def rest(self, within: Pass | None) -> bool:
         """Keep what the script trains with, stop, and let newcomers in, if that is due. ``within``:
@@ -230,7 +230,8 @@ _SKIPS = "_spotmpi_skips"
 
 
 def _skipping(usual: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
-    """Return a sampler's iterator that leaves out what was used before a job was resumed."""
+    """Return a sampler's iterator that leaves out what was used before a job was resumed, or before
+    a newcomer joined."""
 
     @functools.wraps(usual)
     def iterate(sampler: Any) -> Iterator[Any]:
@@ -348,7 +349,8 @@ class _Loop:
             self._pass = dealt.sampler.begin(dealt.batch, dealt.way, place and place.left)
         else:
             used = 0 if place is None else min(place.used_by_each_of(there.size), dealt.samples)
-            skips = hasattr(type(dealt.sampler).__iter__, "skips")  # not if it has one of its own
+            # (A script's own sampler may have an iterator of its own: then batches are dropped.)
+            skips = hasattr(type(dealt.sampler).__iter__, "skips")
             unit = dealt.batch if dealt.by_batches or not skips else 1
             many = used // unit + holds_one
             setattr(dealt.sampler, _SKIPS, many if skips else 0)
@@ -356,7 +358,7 @@ class _Loop:
             self._pass = Pass(range(there.size), dealt.samples, used - used % unit)
             self._passes.begin(self._pass, dealt.way)
             self._pass.late = late
-        self._pass.counted = counts_batches()
+        self._pass.fixed_length = counts_batches()
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(dealt.loader))
         for _ in islice(self._inner, drops):
@@ -439,7 +441,7 @@ class _Beginning:
         self._lasts = dealt is not None and dealt.by_batches
         self._given = False
         self._pass = Pass((), 0)
-        self._pass.counted = counts_batches()
+        self._pass.fixed_length = counts_batches()
         self._passes = there.passes
         if dealt is not None:
             self._passes.begin(self._pass, dealt.way, rehearsed=True)

@@ -29,8 +29,7 @@ _UNSEEN = (
 _MOST_STRAYS = 1
 """After more of them newcomers come only where a pass begins."""
 _PAST = (
-    "its script has gone through a pass that the others are in: it could not rehearse two sums of "
-    "gradients in it"
+    "its script has gone through the pass that the others are in, and could not wait for them there"
 )
 _STRAYS = (
     "it has come to another pass than the others: its script has not gone through the same passes "
@@ -58,8 +57,6 @@ class _Told(NamedTuple):
     """True if an optimizer has used the last gradients, and if one has used any."""
     rhythm: tuple[int, int | None] = (0, None)
     """The batches of this pass so far, and `Rhythm.origin`."""
-    strays: int = 0
-    """Calls so far in which newcomers were to leave."""
     sums: int = 0
     """Sums of gradients so far."""
 
@@ -81,7 +78,7 @@ class Entrance:
         self._script = calls.group.script
         self._belongings = self._script.belongings
         self._place: Place | None = None
-        """Where a resumed script goes on in the pass that begins now."""
+        """Where this script goes on in the pass that it begins now; None: at its beginning."""
         self._moved = False
         """True if an optimizer has used the gradients that were summed last."""
         self._moves = False
@@ -92,13 +89,7 @@ class Entrance:
         """Newcomers that train now with a batch that they have rehearsed with."""
         self._rhythm = Rhythm()
         """That of the present pass."""
-        self._given: int | None = None
-        """Samples that had been given of it as calls were noted last; None: none were noted."""
-        self._strays = 0
-        """Calls in which newcomers had strayed when others came last, as far as this one knew."""
-        self._met = False
-        """True if newcomers were let in since gradients were summed last."""
-        self._recent_until: int | None = None
+        self._first_whole: int | None = None
         """The first pass that this worker goes through as a whole, if it joined lately."""
         self._moves_back = False
         """True if a resumed script is not to keep its next step, with which a pass ends."""
@@ -132,6 +123,12 @@ class Entrance:
     def begins_pass(self, dealt: Dealt) -> bool:
         """Let newcomers in, before all begin a pass. Return False if this worker only rehearses
         it. Collective, but on a newcomer that rehearses."""
+        trains = self._comes_to_pass(dealt)
+        if trains:  # in the first pass a newcomer rehearses with some batches
+            self._rhythm = Rhythm(origin=0 if self.calls.standing.answers.over else None)
+        return trains
+
+    def _comes_to_pass(self, dealt: Dealt) -> bool:
         calls = self.calls
         if self._script.found is not None:
             self._script.take()
@@ -139,7 +136,6 @@ class Entrance:
                 return False
             self._place = calls.group.arrive()
             if self._place is not None:
-                self._begin_rhythm()
                 return True  # newcomers would begin it at its beginning: they come later
         if not calls.rehearses:
             if calls.group.keeps and not calls.standing.trained:
@@ -148,27 +144,19 @@ class Entrance:
             if calls.group.taught:
                 self._let_in(within=False)
                 self._admit(self.passes.with_one(dealt.way))
-            self._begin_rhythm()
             return True
         if self._waits(self.passes.rehearsed):
             if calls.standing.within:
                 raise calls.group.turned_away(_PAST)
             self._admit(self.passes.with_one(dealt.way))
-            self._begin_rhythm()
             return True
         self._sums = calls.standing.answers.sums
         return False
 
-    def _begin_rhythm(self) -> None:
-        # In the first pass a newcomer rehearses with some batches.
-        self._rhythm = Rhythm(origin=0 if self.calls.standing.answers.over else None)
-        self._given = None
-
     def _let_in(self, within: bool) -> None:
-        """Let those know what workers know of each other that come. Collective."""
-        standing, group = self.calls.standing, self.calls.group
-        standing.within = within
-        group.let_in()
+        """Tell those that come what workers know of each other. Collective."""
+        self.calls.standing.within = within
+        self.calls.group.let_in()
 
     def _waits(self, passes: int) -> bool:
         """Wait for the others, on a newcomer that has rehearsed this number of passes, if these are
@@ -186,11 +174,12 @@ class Entrance:
         are in it, and it goes on where they are (`resumed_at`). It waits for them if they may be.
         ``given``: it has had a batch of it."""
         calls = self.calls
+        if self._script.found is not None or not calls.rehearses:
+            return False
         # Its own number of batches is of use if it begins to count after a step, as they do.
         ready = calls.standing.answers.over and (self._moved or not given)
-        there = self._belongings.moves and not one.counted
-        there &= calls.standing.strays <= _MOST_STRAYS
-        if self._script.found is not None or not (calls.rehearses and ready and there):
+        let_in = not one.fixed_length and calls.group.strays <= _MOST_STRAYS
+        if not (ready and let_in and self._belongings.has_optimizer):
             return False
         if not self._waits(self.passes.rehearsed) or not calls.standing.within:
             return False
@@ -224,25 +213,28 @@ class Entrance:
         number = self.passes.rehearsed - 1
         trains = number >= len(standing.trained) or standing.trained[number]
         trains |= standing.answers.sums > self._sums
-        last = number + 1 == len(standing.trained) and (self.calls.group.joins or standing.within)
-        steps = last and self._belongings.moves and not self._moved
-        return (trains and not standing.answers.over) or steps
+        if trains and not standing.answers.over:
+            return True
+        # To join within the pass that the others are in, it must have come to a step.
+        may_join = self.calls.group.joins or standing.within
+        is_there = number + 1 == len(standing.trained) and may_join
+        return is_there and self._belongings.has_optimizer and not self._moved
 
     def sum_up(self) -> None:
         """Note that gradients were summed. Raises Left on a newcomer whose script has come to no
         pass, as the others' had not: it could go on for ever. Raises UsageError if checkpoints are
         to be kept, and it cannot be seen how far the script is."""
-        calls, self._moved, self._met = self.calls, False, False
+        calls, self._moved = self.calls, False
         calls.sum_up()
         now = calls.passes.now
         if self._held and now is not None:
             held, shares = self._held & {*calls.alive}, calls.standing.shares_of
             now.waste(len(shares(held) - shares({*calls.alive} - held)))
             self._held.clear()
-        whole, number = self._recent_until, None if now is None else now.number
-        if whole is not None and number is not None and number > whole:
-            calls.group.is_recent(False)  # its script has come through a pass as the others' have
-            self._recent_until = None
+        number = None if now is None else now.number
+        if self._first_whole is not None and number is not None and number > self._first_whole:
+            calls.group.recent = False  # its script has come through a pass as the others' have
+            self._first_whole = None
         if calls.rehearses and not calls.standing.trained:
             raise calls.group.turned_away(NO_PASS)
         if calls.group.keeps and not self.rehearses:
@@ -269,31 +261,27 @@ class Entrance:
         the pass that it is in, before its next batch; None: it begins one. Return True if what is
         left of it is dealt anew (`Pass.deal_anew`). Collective, on all or on none."""
         calls = self.calls
-        if within is not None and not self.rehearses:
-            self._beat(within)
-        whole = within is None or (self._moved and not self._met and within.number is not None)
-        if not whole or self.rehearses or not calls.passes.goes_through(within):
+        if self.rehearses or (within is not None and not self._has_stepped(within)):
+            return False
+        if not calls.passes.goes_through(within):
             return False
         calls.group.rest()
         if within is None or not self._lets_in_within(within):
             return False
         self._let_in(within=True)
         self._admit(self.passes.course, within)
-        self._rhythm.begin_anew()
         anew = within.deal_anew(calls.alive)
-        self._given = within.given
+        self._rhythm.begin_anew(within.given)
         return anew
 
-    def _beat(self, one: Pass) -> None:
-        """Note the calls that came with the last batch of the pass, before the next one."""
-        if one.number is None or one.given == self._given:
-            return
-        made = self.calls.made()
-        if self._given is not None:
-            self._rhythm.beat(made)
-        self._given = one.given
+    def _has_stepped(self, one: Pass) -> bool:
+        """Return True if the script has had a batch of this pass since this was asked last, and an
+        optimizer has stepped since gradients were summed last. The batch's calls are noted."""
+        if one.number is None or not self._rhythm.beat(one.given, self.calls.made()):
+            return False
         if self._rhythm.origin is None and self._moved and self.calls.standing.answers.over:
             self._rhythm.origin = self._rhythm.batches
+        return self._moved
 
     def _lets_in_within(self, one: Pass) -> bool:
         """Return True if newcomers come in now, after a step in this pass. If a script reads ahead
@@ -303,12 +291,11 @@ class Entrance:
         last = one.number == len(standing.trained) - 1 and not one.late
         if not (group.taught and standing.answers.over and one.may_be_joined and last):
             return False
-        strays = standing.strays + group.strays
-        return not strays or (strays <= _MOST_STRAYS and self._rhythm.comes_round)
+        return not group.strays or (group.strays <= _MOST_STRAYS and self._rhythm.comes_round)
 
     def resumed_at(self) -> Place | None:
-        """Return the place in the pass that begins now where a resumed script goes on, once; None:
-        at its beginning."""
+        """Return the place in the pass that begins now where a resumed script, or a newcomer, goes
+        on, once; None: at its beginning."""
         place, self._place = self._place, None
         return place
 
@@ -333,7 +320,6 @@ class Entrance:
         place = (calls.rank, calls.share) if calls.rehearses else None
         found = values_of(calls.group.exchange((place, course, held), "newcomers"))
         come = {worker: there for worker, (there, *_) in found.items() if there is not None}
-        self._strays = standing.strays + calls.group.strays
         taken = {standing.ranks[worker] for worker in found.keys() - come.keys()}
         for worker, (rank, share) in come.items():
             if rank not in taken:  # or another one has come for it, too
@@ -354,15 +340,14 @@ class Entrance:
         self._held = {standing.ranks[worker] for worker in held_by}
         if come:
             self._give([standing.ranks[worker] for worker in found if worker not in come], within)
-        self._met = True
         if calls.rehearses:
             if within is not None:
                 standing.trained.pop()  # it begins once more
             calls.look_anew(self.passes.course if within is None else within.course)
             calls.rehearses = False
-            self._recent_until = len(standing.trained) + (within is not None)
+            self._first_whole = len(standing.trained) + (within is not None)
             calls.group.trains()
-            calls.group.is_recent(True)
+            calls.group.recent = True
 
     def _give(self, givers: list[int], within: Pass | None) -> None:
         """Give what the first of these ranks trains with to those that rehearse, and where it is
@@ -396,8 +381,7 @@ class Entrance:
             except UsageError as error:
                 raise calls.group.turned_away(str(error)) from None
             self._moved, self._moves = told.moved
-            self._rhythm, self._given = Rhythm(*told.rhythm), None
-            calls.standing.strays += told.strays - self._strays
+            self._rhythm = Rhythm(*told.rhythm)
             calls.standing.answers.sums = told.sums
             if within is not None:
                 left = None if told.left is None else numbers[told.size :].copy().view(np.int64)
@@ -419,7 +403,6 @@ class Entrance:
             place=(0, 1) if place is None else place[:2],
             moved=(self._moved, self._moves),
             rhythm=(self._rhythm.batches, self._rhythm.origin),
-            strays=self._strays,
             sums=self.calls.standing.answers.sums,
         )
 

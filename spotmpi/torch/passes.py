@@ -41,6 +41,8 @@ class Rhythm:
         rehearsed with when it joins in this pass; None: it is not known yet."""
         self.batches = batches
         self.origin = origin
+        self._given: int | None = None
+        """Samples that the script had been given when this was told last."""
         self._calls = array("L")
         """What stands for the calls that came with each batch, but for the first one: there torch,
         and scripts, do what they do once."""
@@ -48,20 +50,29 @@ class Rhythm:
         """For each of them the length of the longest row that ends there and begins them all, and
         is not all of them (Knuth, Morris, Pratt)."""
 
-    def beat(self, calls: int) -> None:
-        """Note the calls that came with one more batch, as a number."""
+    def beat(self, given: int, calls: int) -> bool:
+        """Note the calls that came with the last batch, as a number. ``given``: samples that the
+        script has been given by now. Return False if it has not been given any since it was told
+        last, or this is the first time: then nothing is noted."""
+        before, self._given = self._given, given
+        if before in (None, given):
+            return False
         self.batches += 1
-        if self.batches == 1:
-            return
+        if self.batches > 1:
+            self._append(calls)
+        return True
+
+    def _append(self, calls: int) -> None:
         border = self._borders[-1] if self._borders else 0
         while border and self._calls[border] != calls:
             border = self._borders[border - 1]
         self._borders.append(border + (bool(self._calls) and self._calls[border] == calls))
         self._calls.append(calls)
 
-    def begin_anew(self) -> None:
-        """Forget the calls: others are there that do not know them."""
+    def begin_anew(self, given: int) -> None:
+        """Forget the calls: others are there that do not know them. ``given``: see `beat`."""
         self._calls, self._borders = array("L"), array("L")
+        self._given = given
 
     @property
     def period(self) -> int:
@@ -72,9 +83,9 @@ class Rhythm:
     def comes_round(self) -> bool:
         """True if calls come again after more than one batch, have all done so at least once, and
         will come as they came to a script that had been given `origin` batches."""
-        period = self.period
-        known = self.origin is not None and 1 < period <= len(self._calls) // 2
-        return known and (self.batches - (self.origin or 0)) % period == 0
+        if self.origin is None or not 1 < self.period <= len(self._calls) // 2:
+            return False
+        return (self.batches - self.origin) % self.period == 0
 
 
 class Pass:
@@ -93,8 +104,8 @@ class Pass:
     """True if others, or this job before it was resumed, have been through it."""
     summed = False
     """True once gradients were summed in it."""
-    counted = False
-    """True if who goes through it counts its batches, and ends it after as many as there were."""
+    fixed_length = False
+    """True if the code that goes through it ends it after as many batches as it had at first."""
     through = False
     """True if its loader gives no more, and it lasts."""
 
@@ -142,7 +153,7 @@ class Pass:
         """True if all batches so far were summed, and the script is known to train with a batch
         before it reads the next one: it had no more batches before its first sum of gradients than
         between that and the next."""
-        if self.counted or len(self._at_sums) < _ENOUGH or self.given != self._used:
+        if self.fixed_length or len(self._at_sums) < _ENOUGH or self.given != self._used:
             return False
         first, second = self._at_sums
         return first - self._first <= second - first

@@ -103,7 +103,7 @@ def _made(how: Any, _options: Any = None) -> WorkerGroup | None:
     world = how.group_size
     ranks = list(how.global_ranks_in_group) or list(range(world))
     if not dist.is_initialized():
-        calls = Collectives(Rounds(strays=_end_process).__enter__(), world)
+        calls = Collectives(Rounds(end_process=_end_process).__enter__(), world)
         return WorkerGroup(Entrance(calls), calls, ends=True)
     return _the_one().part(ranks)
 
@@ -344,7 +344,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write one worker's tensors on all. Raises PeersLost if it is lost, unless all have the
         same."""
         self.collectives.broadcast(tensors, opts.rootRank, is_alike())
-        if not asked_in(_DDP):  # which has more to say in its first steps
+        if not asked_in(_DDP):  # more of them in its first steps than later
             self._note("broadcast")
         return Call(tensors)
 
@@ -489,6 +489,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
 
 _DDP = ("torch.nn.parallel",)
+"""Makes calls of its own beside the script's."""
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
 """Modules of torch that leave each worker with a part of the parameters which no other one has."""
 

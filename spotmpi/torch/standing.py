@@ -34,9 +34,6 @@ class Standing:
         self.answers = FirstAnswers()
         self.within = False
         """True if newcomers are let in within a pass, the last one that was begun."""
-        self.strays = 0
-        """Calls in which newcomers were to leave before this worker has joined: their scripts had
-        come to another one."""
         self.sums_needed = 0
         """Sums of gradients that a newcomer must have made by itself before it joins."""
 
@@ -89,7 +86,6 @@ class Standing:
             "alive": self.alive,
             "trained": "".join(str(int(one)) for one in self.trained),
             "within": self.within,
-            "strays": self.strays,
             "answers": self.answers.told(),
             "sums": min(self.answers.sums, SUMS),
         }
@@ -100,6 +96,6 @@ class Standing:
         self.ranks = {int(worker): int(rank) for worker, rank in told["ranks"]}
         self.shares = {int(rank): int(share) for rank, share in told["shares"]}
         self.trained[:] = [one == "1" for one in told["trained"]]
-        self.within, self.strays = bool(told["within"]), int(told["strays"])
+        self.within = bool(told["within"])
         self.answers.follow(told["answers"])
         self.sums_needed = int(told["sums"])

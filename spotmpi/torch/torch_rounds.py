@@ -35,13 +35,13 @@ class Rounds(Group[Any]):
     """The rounds of all workers, as tensors need them. A context manager."""
 
     def __init__(
-        self, belongings: Belongings | None = None, strays: Callable[[], None] = lambda: None
+        self, belongings: Belongings | None = None, end_process: Callable[[], None] = lambda: None
     ) -> None:
         """``belongings``: what checkpoints keep and newcomers get; None: all that the script trains
-        with. ``strays``: is called if this worker must end, as its script made another call than
-        the others': they wait until its process has ended."""
+        with. ``end_process``: is called if this worker has joined lately and its script has made
+        another call than the others': they wait until its process has ended."""
         super().__init__([np.zeros(1, np.float32)])
-        self._strays = strays
+        self._end_process = end_process
         self.standing = Standing()
         """What newcomers are told."""
         self.script = KeptScript(belongings or Belongings())
@@ -111,20 +111,25 @@ class Rounds(Group[Any]):
 
     @property
     def strays(self) -> int:
-        """Calls in which newcomers were to leave, since this worker has joined: their scripts had
-        come to another one."""
+        """Calls so far in which newcomers were to leave, as their scripts had come to another one.
+        Alike on all."""
         return self._training.position.strays
 
-    def is_recent(self, recent: bool) -> None:
-        """Note if this worker joined lately: then it leaves, and the others go on, if its script
-        makes another call than theirs."""
+    @property
+    def recent(self) -> bool:
+        """True if this worker joined lately: it leaves, and the others go on, if its script makes
+        another call than theirs."""
+        return self._training.position.recent
+
+    @recent.setter
+    def recent(self, recent: bool) -> None:
         self._training.position.recent = recent
 
     def _run(self, steps: Steps[T]) -> T:
         try:
             return super()._run(steps)
         except Strayed:
-            self._strays()
+            self._end_process()
             raise
 
     def turned_away(self, why: str) -> Left:

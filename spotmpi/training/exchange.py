@@ -180,7 +180,7 @@ class TrainingExchange:
         word = self.memory.heard(len(full))
         taken = None
         if word.astray is not None:
-            page.pop("rest", None)  # not all have brought it
+            page.pop("rest", None)  # nobody learns in a round that is done again
         else:
             if not learner:
                 self._check(number, word)

@@ -57,9 +57,8 @@ class RoundRunner:
 
     def _strayed(self, what: Round, called: str) -> Strayed:
         """Return what is raised if this worker joined lately, and its script has come to another
-        call than the others'. They go on once its process has ended."""
-        about = f" of {what.about}" * bool(what.about)
-        why = f"its script has come to {called}{about}, and the others' to another call"
+        call than the others'. ``called``: the kind of the round."""
+        why = f"its script asks for {what.about or called}, and the others' for something else"
         self._context.channel.tell("withdrawn", why=why)
         return Strayed(f"worker {self._exchange.me} leaves: {why}")
 

@@ -170,7 +170,7 @@ class Other(Job):
 
 
 def test_workers_that_sum_other_arrays_are_told(tmp_path: Path) -> None:
-    said = r"workers summed, gathered or broadcast different arrays, this one an array of float64"
+    said = r"workers asked for different things, this one for an array of float64"
     with pytest.raises(ReplicaMismatch, match=said):
         Other(tmp_path, 3).run()
 

@@ -81,7 +81,7 @@ class Numbers(Belongings):
         self._tensors, self._text = [self.model], pack("model")
 
     @property
-    def moves(self) -> bool:
+    def has_optimizer(self) -> bool:
         """There is something like an optimizer."""
         return True
 

@@ -152,7 +152,7 @@ class Unaware(Job):
 
 
 def test_groups_that_not_all_know_of_do_not_take_each_other_s_sums(tmp_path: Path) -> None:
-    with pytest.raises(ReplicaMismatch, match="broadcast different arrays"):
+    with pytest.raises(ReplicaMismatch, match="asked for different things"):
         Unaware(tmp_path, 4).run()
 
 

@@ -455,16 +455,9 @@ def test_newcomers_join_within_a_pass(
     how = "cpu", "2@0,long", sampler
     running = start("run", "-n", 4, "--replace", HERE / "joins.py", *how)
     wait_for(running, [4])
-    line = r"worker 4 .* trains from step (\d+) on"
-    (first,) = map(int, running.until(line)[0].groups())
-    (tmp_path / "enough").touch()
-    assert running.wait() == 0, running.output
-    finals = [line.split()[-4:-1] for line in running.output.splitlines() if "FINAL " in line]
-    assert [rank for rank, _, _ in sorted(finals)] == [*"0123"]
-    assert len({said for _, _, said in finals}) == 1
+    assert alike_at_the_end(running, tmp_path) == [0, 1, 2, 3]
     used = [[*map(json.loads, one.read_text().splitlines())] for one in tmp_path.glob("used-*")]
     assert {number for lines in used for number, _ in lines[::2]} == {0}
-    assert first > 10
 
 
 @pytest.mark.matrix
@@ -477,15 +470,11 @@ def test_the_second_newcomer_joins_in_the_rhythm_of_the_script(
     running = start("run", "-n", 4, "--replace", HERE / "joins.py", *how)
     for said in (
         "worker 4 .* has joined",
-        "worker 4 on .* was revoked .its script has come to .* another call",
+        "worker 4 on .* was revoked .its script asks for .* something else",
         "worker 5 .* has joined",
     ):
         running.until(said)
-    (tmp_path / "enough").touch()
-    assert running.wait() == 0, running.output
-    finals = [line.split()[-4:-1] for line in running.output.splitlines() if "FINAL " in line]
-    assert [rank for rank, _, _ in sorted(finals)] == [*"0123"]
-    assert len({said for _, _, said in finals}) == 1
+    assert alike_at_the_end(running, tmp_path) == [0, 1, 2, 3]
 
 
 def test_a_newcomer_that_makes_another_call_leaves_and_the_others_go_on(
@@ -496,14 +485,8 @@ def test_a_newcomer_that_makes_another_call_leaves_and_the_others_go_on(
     how = "cpu", "2@1,astray", "elastic"
     running = start("run", "-n", 4, "--replace", HERE / "joins.py", *how)
     wait_for(running, [4])
-    running.until(
-        "worker 4 on .* was revoked \\(its script has come to .*barrier.* another call\\)"
-    )
-    (tmp_path / "enough").touch()
-    assert running.wait() == 0, running.output
-    finals = [line.split()[-4:-1] for line in running.output.splitlines() if "FINAL " in line]
-    assert {rank for rank, _, _ in finals} == {*"013"}
-    assert len({said for _, _, said in finals}) == 1
+    running.until("worker 4 on .* was revoked .its script asks for a barrier, .* something else")
+    assert alike_at_the_end(running, tmp_path) == [0, 1, 3]
 
 
 @pytest.mark.campaign
@@ -547,15 +530,21 @@ def installed() -> None:
         pytest.skip("spotmpi is not installed as it is now: python -m pip install -e .")
 
 
-def check_joined(running: Running, folder: Path, sampler: str) -> set[int]:
-    """End the job. All must hold the same, and each sample was used in each pass, or is said to be
-    lost. Return the ranks that were there at the end."""
+def alike_at_the_end(running: Running, folder: Path) -> list[int]:
+    """End the job. All must hold the same; return their ranks."""
     (folder / "enough").touch()
     assert running.wait() == 0, running.output
     finals = [
         line.split("FINAL ")[1].split() for line in running.output.splitlines() if "FINAL " in line
     ]
     assert len({said for _, _, said, _ in finals}) == 1, running.output
+    return sorted(int(rank) for rank, *_ in finals)
+
+
+def check_joined(running: Running, folder: Path, sampler: str) -> set[int]:
+    """End the job. All must hold the same, and each sample was used in each pass, or is said to be
+    lost. Return the ranks that were there at the end."""
+    there = alike_at_the_end(running, folder)
     told: dict[int, list[list[Any]]] = {}
     for path in sorted(folder.glob("used-*"), key=lambda one: one.stat().st_ctime_ns):
         rank = int(path.name.split("-")[1])
@@ -578,4 +567,4 @@ def check_joined(running: Running, folder: Path, sampler: str) -> set[int]:
     else:
         said = f"spotmpi: {lost} samples of lost workers were used by nobody"
         assert said in running.output
-    return {int(rank) for rank, *_ in finals}
+    return {*there}

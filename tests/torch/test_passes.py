@@ -97,7 +97,7 @@ def test_a_script_that_reads_ahead_is_known(events: str, joined: bool) -> None:
         assert one.may_be_joined == joined
         assert one.deal_anew((0, 1, 2)) is False
         assert not one.may_be_joined, again
-    one.counted = True
+    one.fixed_length = True
     for _ in range(2):
         one.give(2)
         one.sum_up((0, 1))
@@ -110,8 +110,10 @@ def test_a_script_comes_round_when_all_its_calls_do(
 ) -> None:
     """What it did with the first batch does not count, as torch does more there."""
     one = Rhythm(origin=origin)
+    assert not one.beat(0, 9)
     for n in range(many):
-        one.beat(9 if n == 0 else calls[n % len(calls)])
+        assert one.beat(2 * n + 2, 9 if n == 0 else calls[n % len(calls)])
+        assert not one.beat(2 * n + 2, 8), "no batch came"
     seen = [calls[n % len(calls)] for n in range(1, many)]
     least = next((p for p in range(1, many) if all(map(int.__eq__, seen, seen[p:]))), 0)
     assert one.period == least
@@ -121,14 +123,15 @@ def test_a_script_comes_round_when_all_its_calls_do(
 
 def test_calls_that_come_once_are_no_rhythm() -> None:
     one = Rhythm(origin=0)
-    for n in range(1, 100):
-        one.beat(int(n == 40))
+    for n in range(100):
+        one.beat(n, int(n == 40))
         assert not one.comes_round
     # All calls of before are forgotten, and batches count on: others know how many there were.
-    one.begin_anew()
+    one.begin_anew(99)
     other = Rhythm(one.batches, 0)
+    assert not other.beat(99, 5)
     for n in range(100, 130):
         for there in (one, other):
-            there.beat(int(n % 4 == 3))
+            assert there.beat(n, int(n % 4 == 0))
         assert one.comes_round == other.comes_round == (n >= 107 and n % 4 == 0)
     assert not Rhythm().comes_round

@@ -91,7 +91,7 @@ def test_a_newcomer_that_makes_other_calls_leaves_and_the_others_go_on(
         agree,
     )
     assert len(STRAYED) >= len(seeds) / 2, STRAYED
-    assert all(one.startswith("worker 3 leaves: its script has come to") for one in STRAYED)
+    assert all(one.startswith("worker 3 leaves: its script asks for") for one in STRAYED)
     for result in results:
         if (stayed := result.finals.get(3)) is not None:
             # It had no time to go astray.

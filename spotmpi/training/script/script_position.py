@@ -38,7 +38,7 @@ class ScriptPosition:
         """True if this worker joined lately: it leaves if its script makes another call than the
         others'."""
         self.strays = 0
-        """Rounds in which other workers were to leave for that reason."""
+        """Rounds in which workers were to leave for that reason. Alike on all."""
         self.inside = 0
         """Number of loops over batches that the script is in."""
         self.loops = PassLoops()
@@ -251,6 +251,7 @@ class ScriptPosition:
             "turn": self.answers.told_of_turn() if contributors is None else [],
             "loose": self._loose,
             "lost": self.answers.lost,
+            "strays": self.strays,
             "dealer": self.dealer.after(),
         }
 
@@ -264,7 +265,7 @@ class ScriptPosition:
         self._closed = set(state["closed"])
         self.answers.follow_turn(state["turn"])
         self._loose, self.answers.lost = bool(state["loose"]), bool(state["lost"])
-        self._lent = state["lent"]
+        self._lent, self.strays = state["lent"], int(state["strays"])
         self.dealer.restore(int(state["dealer"]))
 
     def settle(
