@@ -47,6 +47,7 @@ __all__ = [
     "Busy",
     "Cause",
     "DEATHS",
+    "AT_MESSAGES",
     "IN_ROUND",
     "IN_SCRIPT",
     "LIMIT",
@@ -159,7 +160,7 @@ class Order(NamedTuple):
     """Bring this newcomer in, and give up any other; 0, which is no newcomer's id, means none."""
 
 
-IN_SCRIPT, IN_ROUND = 1, 2
+IN_SCRIPT, IN_ROUND, AT_MESSAGES = 1, 2, 3
 
 
 class Measured(NamedTuple):
@@ -188,7 +189,8 @@ class Progress(NamedTuple):
     steps: int
     """Committed."""
     doing: int
-    """Since when it does what: IN_SCRIPT is its own affair, IN_ROUND it needs all others."""
+    """Since when it does what: IN_SCRIPT is its own affair, IN_ROUND it needs all others,
+    AT_MESSAGES some of them."""
     since: float
     """``time.monotonic()`` of its host."""
     loss: float | None = None

@@ -85,7 +85,7 @@ class WorkerReport:
     when: Text | None
     """It came to its end."""
     step: Count | None
-    doing: Literal["round", "script"] | None
+    doing: Literal["messages", "round", "script"] | None
     doing_seconds: float | None
     awaited_seconds: float | None
     """Others have waited for it."""

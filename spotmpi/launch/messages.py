@@ -22,7 +22,7 @@ from spotmpi.launch.decoding import (
 )
 from spotmpi.launch.processes import was_revoked
 from spotmpi.launch.tcp_connections import TcpConnection
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Cause, Order
+from spotmpi.launcher_channel import AT_MESSAGES, IN_SCRIPT, Cause, Order
 
 MOST_LINKS = 1024
 """Connections that are claimed or confirmed at a time."""
@@ -403,7 +403,7 @@ class HowFar(NamedTuple):
     worker: Worker
     rounds: Count
     steps: Count
-    doing: Annotated[int, Within(IN_SCRIPT, IN_ROUND)]
+    doing: Annotated[int, Within(IN_SCRIPT, AT_MESSAGES)]
     ago: Seconds
     quiet: Seconds
     """Its processes have done nothing for so long."""

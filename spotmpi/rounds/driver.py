@@ -49,6 +49,7 @@ from spotmpi.protocol.recovery import (
     Verdict,
 )
 from spotmpi.rounds.recovered import Recovered
+from spotmpi.rounds.subset_calls import SubsetCalls
 
 _LOG = logging.getLogger(__name__)
 
@@ -148,6 +149,8 @@ class Driver:
         self.ledger = ledger or Ledger(membership)
         self._exchange = exchange
         self._clock = clock
+        self.subset_calls = SubsetCalls(me, lambda: self.membership.ids)
+        """This worker's calls among some of the workers."""
         self._started: list[Handle] = []
         """Started parts of the open round."""
         self._met_loss = False
@@ -336,6 +339,8 @@ class Driver:
             raise
         if change.newcomer is not None and change.sponsor == me:
             yield Welcome(change.newcomer, exchange.admission())
+        if not verdict.ended:
+            yield from self.subset_calls.go_on()
 
     def _door(self, recovered: Recovered, plan: PlannedChange | None) -> Steps[Verdict]:
         """Reconcile, accept and restart, until a verdict is sealed. Return the verdict."""

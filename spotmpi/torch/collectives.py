@@ -21,7 +21,7 @@ from spotmpi.torch.passes import Passes
 from spotmpi.torch.tensors import Numbers, bytes_of, from_bytes, read_bytes, write_bytes
 from spotmpi.torch.torch_rounds import Rounds, values_of
 
-__all__ = ["NO_PASS", "Calls", "Collectives", "like", "lost"]
+__all__ = ["NO_PASS", "Calls", "Collectives", "check_size", "like", "lost"]
 
 NO_PASS = (
     "it can only join where a pass through a DataLoader with DistributedSampler or ElasticSampler, "
@@ -268,13 +268,13 @@ class Collectives(Calls):
         """True if the others wait for this newcomer, which is not where they are."""
         return self.rehearses and not self.group.joins
 
-    def exchange(self, value: Any, asked: str, alike: bool = True) -> dict[int, Any]:
+    def exchange(self, value: Any, asked: str) -> dict[int, Any]:
         """Return the values of all who have a part in this call, by rank. ``asked``: what for, in
-        short; ``alike``: on all."""
+        short, alike on all."""
         answers = self.standing.answers
-        self.note(asked if alike else "in groups")
+        self.note(asked)
         if not self.rehearses:
-            said = self.group.exchange(value, asked if alike else "in groups")
+            said = self.group.exchange(value, asked)
             answers.keep(asked, said)
         elif answers.used_up and not self.standing.trained:
             raise self.group.turned_away(NO_PASS)
@@ -389,8 +389,7 @@ class Collectives(Calls):
 
     def post(self, to: int, key: bytes, content: Any) -> None:
         """Send bytes to the worker of this rank, unless this worker rehearses."""
-        if content.nbytes > _MOST_POSTED:
-            raise UsageError(f"a tensor of {content.nbytes} bytes is sent: send it in parts")
+        check_size(content.nbytes)
         if not self.rehearses:
             (worker,) = self._workers([to])
             self.group.post(worker, key, content)
@@ -435,14 +434,37 @@ class Collectives(Calls):
             raise lost(*ranks)
         return found
 
-    def total(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, step: bool, about: str
-    ) -> tuple[int, ...]:
-        """Write the sum of all workers' tensors into these. ``about``: says what is summed, alike
-        on all. Return the ranks of those that have a part in it."""
-        workers = self.group.add_up(tensors, kind, None, step, about)
-        self._heard(workers)
-        return self.standing.alive
+    @property
+    def there(self) -> set[int]:
+        """Ranks of the workers that live, as far as it is known here."""
+        ranks = self.standing.ranks
+        return {ranks[one] for one in self.group.workers if one in ranks} | {self.rank}
+
+    def ask_some(
+        self, ranks: Sequence[int], mine: bytes, combine: Callable[[Mapping[int, bytes]], bytes]
+    ) -> bytes:
+        """Return what ``combine`` makes of what the workers of these ranks bring, by rank;
+        ``mine``: this one's. Collective among them."""
+        ranked = self.standing.ranks
+        workers = sorted(
+            (one for one, rank in ranked.items() if rank in ranks),
+            key=lambda one: (ranks.index(ranked[one]), one),
+        )
+        # Once a newcomer has come, which has made none, calls are counted anew.
+        key = self.key(f"calls of {[*ranks]}, since {len(ranked)} have come")
+        return self.group.ask_some(
+            key, workers, mine, lambda said: combine({ranked[one]: said[one] for one in said})
+        )
+
+    def take_step(self) -> None:
+        """Count a step that all take with sums in groups of some."""
+        self._add_up([torch.zeros(1)], torch.float32, 1, step=True)
+
+
+def check_size(size: int) -> None:
+    """Raise UsageError if a message is not to have so many bytes."""
+    if size > _MOST_POSTED:
+        raise UsageError(f"{size} bytes are sent as one message: send them in parts")
 
 
 def lost(*ranks: int) -> PeersLost:

@@ -28,6 +28,7 @@ _UNSEEN = (
 
 _MOST_STRAYS = 1
 """After more of them newcomers come only where a pass begins."""
+_OF_SOME = "its script sums gradients in a group of some workers, whose model others may not have"
 _PAST = (
     "its script has gone through the pass that the others are in, and could not wait for them there"
 )
@@ -242,6 +243,14 @@ class Entrance:
                 raise UsageError(_UNSEEN.format("outside of a pass"))
             if not calls.passes.goes_through(now):
                 raise UsageError(_UNSEEN.format("while several passes were under way"))
+
+    def sum_up_some(self) -> None:
+        """Note that some workers have summed gradients, of a model that others need not have.
+        Raises Left on a newcomer, and UsageError if checkpoints are to be kept."""
+        if self.calls.rehearses:
+            raise self.calls.group.turned_away(_OF_SOME)
+        if self.calls.group.keeps:
+            raise UsageError(_UNSEEN.format("in a group of some workers"))
 
     def move(self) -> None:
         """Note that an optimizer has used the gradients."""

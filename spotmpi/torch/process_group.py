@@ -130,8 +130,8 @@ class Later(NamedTuple):
 
 
 class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no types for it
-    """The workers of a job, or some of them. Each call is collective among all, and blocks until it
-    is complete."""
+    """The workers of a job, or some of them. Each call is collective among these, and blocks until
+    it is complete."""
 
     def __init__(self, entrance: Entrance, calls: Calls, ends: bool = False) -> None:
         """``calls``: those of its workers. ``ends``: this is the first group, and ends with the
@@ -242,19 +242,12 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             self._splits[-1].append(those)
 
     def part(self, ranks: Sequence[int]) -> WorkerGroup:
-        """Return the group of these workers, of which this one is one. Local. Raises UsageError if
-        it was not noted."""
+        """Return the group of these workers, of which this one is one. Local."""
         whole, those = self.entrance.calls, tuple(ranks)
         if those == tuple(range(whole.size)):
             return WorkerGroup(self.entrance, whole)
-        for split in reversed(self._splits):
-            if those in split:
-                return WorkerGroup(self.entrance, Part(whole, split, those))
-        raise UsageError(
-            f"torch makes a group of the ranks {list(those)}, of which not all workers know: make "
-            "groups by torch.distributed.new_group() on all workers, without "
-            "use_local_synchronization"
-        )
+        splits = (split for split in reversed(self._splits) if those in split)
+        return WorkerGroup(self.entrance, Part(whole, those, next(splits, ())))
 
     def _keep_shards(self) -> None:
         """Do nothing unless a worker of this group is lost, and torch has asked for what each of
@@ -290,7 +283,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         if not (in_hook and _caller().startswith(("torch.autograd", _NOBODY))):
             # (Batch normalisation over all workers sums in backward, too.)
             gradients = in_hook and not asked_in(["torch.nn.modules"])
-            step = gradients and self.entrance.begins_step
+            step = gradients and self._of_a_step and self.entrance.begins_step
             self.collectives.reduce(tensors, operation, step)
             if gradients:
                 self._sum_up()
@@ -307,7 +300,9 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Make the sums that wait, those of one operation together. Those of a pass that has failed
         are dropped: with it the callback is gone."""
         later, self._later = [one for one in self._later if one.callback() is not None], []
-        step = self.entrance.begins_step
+        if not later:
+            return
+        step = self._of_a_step and self.entrance.begins_step
         for operation, calls in groupby(later, key=lambda one: one.operation):
             those = list(calls)
             tensors = [one for some in those for one in some.tensors]
@@ -315,17 +310,29 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             step = False  # one for all of a backward pass
             for one in those:
                 one.call.end()
-        if later:
-            self._sum_up()
+        self._sum_up()
 
     def _note(self, call: str) -> None:
-        """Note a call, unless it is one of some workers: others may make another one."""
-        if self._collectives is self.entrance.calls:
+        """Note a call, unless it is one of some workers: others make none."""
+        if self._has_all:
             self.entrance.calls.note(call)
+
+    @property
+    def _has_all(self) -> bool:
+        """True if all workers are in this group."""
+        return self._collectives is self.entrance.calls
+
+    @property
+    def _of_a_step(self) -> bool:
+        """True if all workers sum gradients when this group does. FSDP's do, each in a group."""
+        return self._has_all or asked_in(_SHARDED)
 
     def _sum_up(self) -> None:
         """Note that gradients were summed."""
-        self.entrance.sum_up()
+        if self._of_a_step:
+            self.entrance.sum_up()
+        else:
+            self.entrance.sum_up_some()
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
         """Do the same with several tensors."""

@@ -13,6 +13,7 @@ from spotmpi.fabric import Message, Steps
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.once import answer_of, outcome_of
+from spotmpi.rounds.subset_calls import Combine
 from spotmpi.rounds.summand import Summand, Words
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place
@@ -160,33 +161,28 @@ class Rounds(Group[Any]):
         self,
         tensors: Sequence[torch.Tensor],
         kind: torch.dtype,
-        times: int | None,
+        times: int,
         step: bool,
-        about: str = "tensors",
     ) -> tuple[int, ...]:
-        """Write the mean of all workers' tensors into these, ``times`` this number; None: their
-        sum. They are on one device. ``kind``: the type in which they are summed. ``step``: this
-        stands for a step of the training. ``about``: says what is summed, alike on all. Returns the
-        workers that brought something."""
+        """Write the mean of all workers' tensors into these, ``times`` this number. They are on one
+        device. ``kind``: the type in which they are summed. ``step``: this stands for a step of the
+        training. Returns the workers that brought something."""
         step = step and self.script.found is None  # what is rehearsed was counted before
         with stream_of(tensors[0].device):
             arrays = [array_of(one.detach().to(kind)) for one in tensors]
             shapes = [one.shape for one in tensors]
-            mine = self._summand({about: arrays}, (about, kind, tensors[0].device, *shapes))
+            mine = self._summand(arrays, (kind, tensors[0].device, *shapes))
             total, workers = self._run(self._connected("sum()").sum(mine, step))
-            for one, there in zip(tensors, mine.result(total)[about], strict=True):
+            for one, there in zip(tensors, mine.result(total), strict=True):
                 found = tensor_of(there)
-                if times not in (
-                    None,
-                    len(workers),
-                ):  # by no quotient, so that whole numbers stay whole
+                if times != len(workers):  # by no quotient, so that whole numbers stay whole
                     found = (found * times).div_(len(workers))
                 one.detach().copy_(found)
         return workers
 
     def _summand(self, tree: Any, known_by: Hashable) -> Summand:
-        """Return what these arrays bring. ``known_by``: says their names, type, place and shapes,
-        which a script mostly sums again."""
+        """Return what these arrays bring. ``known_by``: says their type, place and shapes, which a
+        script mostly sums again."""
         known = self._known.get(known_by)
         if known is None:
             if len(self._known) == _MOST_KNOWN:
@@ -201,13 +197,23 @@ class Rounds(Group[Any]):
 
     def post(self, to: WorkerId, key: bytes, content: Any) -> None:
         """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
-        self._run(self._connected("post()").post(to, key, content))
+        self._run(self._connected("post()").mail.post(to, key, content))
 
     def receive(self, senders: Collection[WorkerId], key: bytes, waits: bool) -> Message | None:
         """Return the next message of this key from one of these workers; None if none has come and
         this call does not wait. Raises PeersLost if one of them is lost."""
-        there: Message | None = self._run(self._connected("receive()").receive(senders, key, waits))
+        mail = self._connected("receive()").mail
+        there: Message | None = self._run(mail.receive(senders, key, waits))
         return there
+
+    def ask_some(
+        self, key: bytes, workers: Sequence[WorkerId], mine: bytes, combine: Combine
+    ) -> bytes:
+        """Return what ``combine`` makes of what these workers bring, by worker; ``mine``: this
+        one's. Collective among them: each call of this ``key`` is, in the same order."""
+        answer = self._connected("ask_some()").mail.ask_some(key, workers, mine, combine)
+        said: bytes = self._run(answer)
+        return said
 
     def exchange(self, value: Any, about: str = "") -> bytes:
         """Return each worker's value, by worker, as `values_of` reads it. It is asked for in each

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from spotmpi.errors import Left
@@ -14,6 +14,7 @@ from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.rounds.round import Summed
+from spotmpi.rounds.subset_calls import Combine
 from spotmpi.rounds.summand import Summand, Words
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
@@ -23,6 +24,51 @@ __all__ = ["Outsider", "Participant", "turned_away"]
 _LOG = logging.getLogger(__name__)
 
 P = TypeVar("P")
+
+
+class Mail(Protocol):
+    """What goes from worker to worker, beside rounds."""
+
+    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
+        """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
+
+    def receive(
+        self, senders: Collection[WorkerId], key: bytes, waits: bool
+    ) -> Asks[Message | None]:
+        """Return the next message of this key from one of these workers; None on a newcomer, or if
+        none has come and this call does not wait. Raises PeersLost if one of them is lost. Local,
+        but for recoveries meanwhile."""
+
+    def ask_some(
+        self, key: bytes, workers: Sequence[WorkerId], mine: bytes, combine: Combine
+    ) -> Asks[bytes]:
+        """Return what ``combine`` makes of what these workers bring, by worker; ``mine``: this
+        one's. Collective among them: each call of this ``key`` is, in the same order."""
+
+
+class NoMail:
+    """That of a newcomer: nothing goes anywhere."""
+
+    def __init__(self, me: WorkerId) -> None:
+        self._me = me
+
+    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
+        """Do nothing: the others do not wait for it."""
+        yield from ()
+
+    def receive(
+        self, senders: Collection[WorkerId], key: bytes, waits: bool
+    ) -> Asks[Message | None]:
+        """Return None: nobody posts to a newcomer."""
+        yield from ()
+        return None
+
+    def ask_some(
+        self, key: bytes, workers: Sequence[WorkerId], mine: bytes, combine: Combine
+    ) -> Asks[bytes]:
+        """Return what comes of this worker's own part: it counts for nothing."""
+        yield from ()
+        return combine({self._me: mine})
 
 
 class Participant(Protocol):
@@ -36,6 +82,10 @@ class Participant(Protocol):
     @property
     def me(self) -> WorkerId:
         """This worker."""
+
+    @property
+    def mail(self) -> Mail:
+        """What goes from worker to worker."""
 
     @property
     def membership(self) -> Membership:
@@ -81,16 +131,6 @@ class Participant(Protocol):
         ``mine``: what this one brings. ``step``: the sum stands for a step, which the script takes
         by itself."""
 
-    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
-        """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
-
-    def receive(
-        self, senders: Collection[WorkerId], key: bytes, waits: bool
-    ) -> Asks[Message | None]:
-        """Return the next message of this key from one of these workers; None on a newcomer, or if
-        none has come and this call does not wait. Raises PeersLost if one of them is lost. Local,
-        but for recoveries meanwhile."""
-
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""
 
@@ -111,6 +151,7 @@ class Outsider(Generic[P]):
         assert briefing is not None
         self.membership = briefing.membership
         """The others' membership, as far as it is known."""
+        self.mail = NoMail(self.me)
         self.tell_progress(IN_SCRIPT)
 
     def tell_progress(self, doing: int) -> None:
@@ -151,17 +192,6 @@ class Outsider(Generic[P]):
         """Return the script's own value: it counts for nothing."""
         yield from ()
         return like(x, numbers_of(x))
-
-    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
-        """Do nothing: the others do not wait for it."""
-        yield from ()
-
-    def receive(
-        self, senders: Collection[WorkerId], key: bytes, waits: bool
-    ) -> Asks[Message | None]:
-        """Return None: nobody posts to a newcomer."""
-        yield from ()
-        return None
 
     def ask_for_checkpoint(self) -> None:
         """Do nothing: nothing here is worth keeping."""

@@ -6,16 +6,18 @@ All of it is a generator of requests (`spotmpi.fabric`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from spotmpi.errors import CheckpointError, Left, PeersLost, Stopped, Strayed
-from spotmpi.fabric import Message, Receive
+from spotmpi.fabric import Message, Post, Receive
 from spotmpi.fabric import Steps as Asks
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
+from spotmpi.launcher_channel import AT_MESSAGES, IN_ROUND, IN_SCRIPT
 from spotmpi.protocol import control_word
 from spotmpi.protocol.ending import EndEvent, EndState
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.rounds.round import EndRound, Round
+from spotmpi.rounds.subset_calls import Combine
 from spotmpi.training.exchange import TrainingExchange
 
 __all__ = ["RoundRunner"]
@@ -24,8 +26,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class RoundRunner:
-    """Runs one worker's rounds. If all are to stop it stops, with a checkpoint. At the end it
-    leaves together with all others."""
+    """Runs one worker's rounds, and its messages beside them (`Mail`). If all are to stop it stops,
+    with a checkpoint. At the end it leaves together with all others."""
 
     def __init__(self, exchange: TrainingExchange) -> None:
         self._exchange = exchange
@@ -78,6 +80,16 @@ class RoundRunner:
         yield from self._driver.start(parts)
         self._goes_on()
 
+    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
+        """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
+        yield Post(to, key, content)
+
+    def ask_some(
+        self, key: bytes, workers: Sequence[WorkerId], mine: bytes, combine: Combine
+    ) -> Asks[bytes]:
+        """Return what one of these workers makes of what all of them bring (`SubsetCalls.call`)."""
+        return self._driver.subset_calls.call(key, workers, mine, combine, self.receive)
+
     def receive(
         self, senders: Collection[WorkerId], key: bytes, waits: bool
     ) -> Asks[Message | None]:
@@ -87,7 +99,11 @@ class RoundRunner:
         while True:
             lost = {*senders}.difference(self._driver.membership.ids)
             try:
-                message: Message | None = yield Receive([*senders], key, waits and not lost)
+                message: Message | None = yield Receive([*senders], key, waits=False)
+                if message is None and waits and not lost:
+                    self._tell(AT_MESSAGES)
+                    message = yield Receive([*senders], key)
+                    self._goes_on()
             except PeersLost:
                 yield from self._meanwhile(self._driver.recover())
                 continue
@@ -125,11 +141,14 @@ class RoundRunner:
 
     def needs_others(self) -> None:
         """Report that this worker waits for others, also for a change of the membership."""
-        self._exchange.tell_progress(self._driver.ledger.committed, IN_ROUND)
+        self._tell(IN_ROUND)
 
     def _goes_on(self) -> None:
         """Report that the script computes what the rest of the round is made of."""
-        self._exchange.tell_progress(self._driver.ledger.committed, IN_SCRIPT)
+        self._tell(IN_SCRIPT)
+
+    def _tell(self, doing: int) -> None:
+        self._exchange.tell_progress(self._driver.ledger.committed, doing)
 
     def after_round(self) -> Asks[None]:
         """Do what comes right after a round. If all are to stop, and can, they stop here."""

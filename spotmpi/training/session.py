@@ -7,13 +7,13 @@ worker and the others know the same. Until then a `JoiningWorker` stands for a n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from spotmpi.arrays.backend import in_host_memory
-from spotmpi.fabric import Message, Post, Work
 from spotmpi.fabric import Steps as Asks
+from spotmpi.fabric import Work
 from spotmpi.operators import StepPosition
 from spotmpi.protocol.ending import EndState
 from spotmpi.protocol.exact_means import like
@@ -36,7 +36,7 @@ class Session:
 
     def __init__(self, exchange: TrainingExchange, runner: RoundRunner) -> None:
         self._exchange = exchange
-        self._runner = runner
+        self._runner = self.mail = runner
         self.context = context = exchange.context
         self.training = training = exchange.training
         self._driver = exchange.driver
@@ -217,18 +217,6 @@ class Session:
             kept = pack([in_host_memory(summed.answer.total), summed.answer.workers])
         position.remember(kept, mine.known_by)
         return summed.answer
-
-    def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
-        """Send bytes to another worker; ``key``: says what for. Local, and does not wait."""
-        yield Post(to, key, content)
-
-    def receive(
-        self, senders: Collection[WorkerId], key: bytes, waits: bool
-    ) -> Asks[Message | None]:
-        """Return the next message of this key from one of these workers; None if none has come and
-        this call does not wait. Raises PeersLost if one of them is lost. Local, but for
-        recoveries meanwhile."""
-        return (yield from self._runner.receive(senders, key, waits))
 
     def _come_together(self) -> Asks[None]:
         """Do the round first that is under way, or due as all ask for something between the same

@@ -5,16 +5,17 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
-from spotmpi.errors import PeersLost, ReplicaMismatch, UsageError  # noqa: E402
+from spotmpi.errors import PeersLost, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Kill  # noqa: E402
 from spotmpi.torch import collectives  # noqa: E402
 from spotmpi.torch.collectives import Calls, Collectives  # noqa: E402
-from spotmpi.torch.part import Part, Split  # noqa: E402
+from spotmpi.torch.part import Part  # noqa: E402
 from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
 from spotmpi.training import session  # noqa: E402
 from tests import simulated  # noqa: E402
@@ -75,40 +76,39 @@ class Asking(Job):
         return Final(b"", 0, Counter(), (), False, (seen,), 0)
 
 
-SPLITS: list[Split] = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
+GROUPS = [((0, 1), 3), ((0, 2, 3), 2), ((3, 1), 2), ((1, 2), 1), ((0, 1, 2), 2), ((2, 3), 3)]
+"""The ranks of groups, and how many turns each has."""
 
 
-class Splitting(Job):
-    """The same in groups of some workers."""
+class Grouped(Job):
+    """The same in groups of some workers, while others make no call, or wait in one of all."""
 
     def script(self, worker: int) -> Final:
         """Whatever they return is the same on all of a group."""
-        seen = [0.0] * len(SPLITS)
+        seen = [0.0] * len(GROUPS)
         with Rounds() as rounds:
             whole = Collectives(rounds, self.workers)
-            for turn in range(3):
-                for number, split in enumerate(SPLITS):
-                    part = Part(whole, split, mine(split, worker))
-                    sum_ = torch.tensor([float(worker)])
-                    part.reduce([sum_], "SUM")
-                    bound = part.size * torch.tensor(part.ranks).float()
-                    assert bound.min() <= sum_ <= bound.max()
-                    assert len(whole.alive) < 4 or sum_.item() == sum(part.ranks)
-                    seen[number] = ask_all(part, turn, seen[number])
+            parts = [Part(whole, ranks) if worker in ranks else None for ranks, _ in GROUPS]
+            for again in range(2):
+                for number, part in enumerate(parts):
+                    for turn in range(GROUPS[number][1] if part else 0):
+                        assert part is not None
+                        sum_ = torch.tensor([float(worker)])
+                        part.reduce([sum_], "SUM")
+                        bound = part.size * torch.tensor(part.ranks).float()
+                        assert bound.min() <= sum_ <= bound.max()
+                        assert len(part.alive) < part.size or sum_.item() == sum(part.ranks)
+                        seen[number] = ask_all(part, turn, seen[number])
+                if not again:
+                    whole.meet()
         return Final(b"", 0, Counter(), (), False, tuple(seen), 0)
-
-
-def mine(split: Split, worker: int) -> tuple[int, ...]:
-    """The group that this worker is in."""
-    return next(ranks for ranks in split if worker in ranks)
 
 
 def agree_in_groups(result: Result) -> None:
     """All of a group that came to the end saw the same."""
-    for number, split in enumerate(SPLITS):
-        for ranks in split:
-            seen = {result.finals[one].means[number] for one in ranks if one in result.finals}
-            assert len(seen) <= 1, (split, ranks)
+    for number, (ranks, _) in enumerate(GROUPS):
+        seen = {result.finals[one].means[number] for one in ranks if one in result.finals}
+        assert len(seen) <= 1, ranks
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def agree_in_groups(result: Result) -> None:
 )
 def test_all_of_a_group_see_the_same_whoever_dies(tmp_path: Path, seeds: range) -> None:
     results = simulated.campaign(
-        Splitting(tmp_path / "calm", 4),
+        Grouped(tmp_path / "calm", 4),
         seeds,
         lambda events, seed: {"kills": deaths(4, events, seed)},
         agree_in_groups,
@@ -124,36 +124,87 @@ def test_all_of_a_group_see_the_same_whoever_dies(tmp_path: Path, seeds: range) 
     assert any(len(result.finals) == 3 for result in results)
 
 
-class Astray(Job):
-    """Workers that are in groups which are not of one split."""
+class Brief(Job):
+    """Workers of a group that make few calls, and then wait for all others."""
+
+    def script(self, worker: int) -> Final:
+        """Whatever they return is the same on all of a group."""
+        digest = 0
+        with Rounds() as rounds:
+            whole = Collectives(rounds, self.workers)
+            for turn in range(3 if worker else 0):
+                found = Part(whole, (1, 2, 3, 4)).gather(torch.tensor([10 * worker + turn]))
+                digest = zlib.crc32(repr(found).encode(), digest)
+            whole.meet()
+        return Final(b"", 0, Counter(), (), False, (float(digest),), 0)
+
+
+def agree_in_group(result: Result) -> None:
+    """All of the group that came to the end saw the same."""
+    assert len({final.means for one, final in result.finals.items() if one}) <= 1
+
+
+@pytest.mark.parametrize("second", [None, 1, 6])
+@pytest.mark.parametrize("first", range(8))
+@pytest.mark.first("0-None", "0-1")
+def test_a_group_s_first_worker_dies_at_each_event(
+    tmp_path: Path, first: int, second: int | None
+) -> None:
+    """And the next one so many events later."""
+
+    def kills(events: int, seed: int) -> dict[str, Any]:
+        at = 1 + seed % events
+        return {"kills": (Kill(1, at), *([] if second is None else [Kill(2, at + second)]))}
+
+    simulated.campaign(Brief(tmp_path / "calm", 5), range(first, 1200, 8), kills, agree_in_group)
+
+
+class Differing(Job):
+    """Workers of a group that make different calls."""
 
     def script(self, worker: int) -> Final:
         """Return nothing."""
+        said = ""
         with Rounds() as rounds:
-            split = SPLITS[worker == 3]
-            Part(Collectives(rounds, self.workers), split, mine(split, worker)).meet()
+            whole = Collectives(rounds, self.workers)
+            try:
+                if worker == 3:
+                    Part(whole, (1, 2, 3)).gather(torch.ones(2))
+                elif worker:
+                    Part(whole, (1, 2, 3)).meet()
+            except UsageError as error:
+                said = str(error)
+            assert bool(worker) == (
+                said
+                == "in the group of ranks [1, 2, 3] rank 1 has called for a barrier, and rank 3 "
+                "for tensors of 2 numbers of torch.float32: all must make the same calls"
+            )
         return Final(b"", 0, Counter(), (), False, (), 0)
 
 
-def test_groups_that_do_not_go_together_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"rank \d has called in the group .* in the group"):
-        Astray(tmp_path, 4).run()
+def test_different_calls_in_a_group_are_named_on_all_of_it(tmp_path: Path) -> None:
+    assert len(Differing(tmp_path, 4).run().finals) == 4
 
 
-class Unaware(Job):
-    """Workers that know of no group but their own."""
+class TooMuch(Job):
+    """Workers of a group that give more together than a message may have."""
 
     def script(self, worker: int) -> Final:
-        """Return nothing."""
+        """All of them are told."""
         with Rounds() as rounds:
-            own = mine(SPLITS[0], worker)
-            Part(Collectives(rounds, self.workers), [own], own).reduce([torch.ones(1)], "SUM")
+            calls = Part(Collectives(rounds, self.workers), (0, 1, 2))
+            calls.gather(torch.ones(100))
+            with pytest.raises(UsageError, match="bytes are sent as one message: send them in"):
+                calls.gather(torch.ones(400))
+            calls.meet()
         return Final(b"", 0, Counter(), (), False, (), 0)
 
 
-def test_groups_that_not_all_know_of_do_not_take_each_other_s_sums(tmp_path: Path) -> None:
-    with pytest.raises(ReplicaMismatch, match="asked for different things"):
-        Unaware(tmp_path, 4).run()
+def test_an_answer_that_is_too_large_for_a_message_is_refused_on_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collectives, "_MOST_POSTED", 2000)
+    assert len(TooMuch(tmp_path, 3).run().finals) == 3
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +277,7 @@ def test_a_newcomer_that_rehearses_gives_itself_what_a_group_would(
         whole = Collectives(rounds, 1)
         whole.rehearses, whole.standing.size = True, 2
         whole.standing.trained[:] = [True]
-        part, there = Part(whole, [(0, 1)], (0, 1)), torch.tensor([5.0])
+        part, there = Part(whole, (0, 1)), torch.tensor([5.0])
         part.broadcast([there], 1)
         assert there.tolist() == [5]
         whole.rehearses = False

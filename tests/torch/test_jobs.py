@@ -66,6 +66,10 @@ EPOCHS = {
 """How a script says how many epochs it trains."""
 
 
+LIGHTNING_STEPS = 64
+"""Of an epoch of its script, on two workers."""
+
+
 @pytest.fixture
 def long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a script that trains for many epochs, of a package's."""
@@ -137,7 +141,10 @@ def test_a_job_that_was_stopped_goes_on(start, long: Any, package: str) -> None:
     assert said == others, again.output
     # (Of epochs that were over Lightning says nothing, and the Trainer knows that they are.)
     over = {"accelerate": [1, 2, 3], "lightning": [], "transformers": [3, 3, 3]}[package]
-    assert [int(number) for _, number in said] == [*over, *range(4, 13)]
+    (step,) = re.findall(r"checkpoint of step (\d+) written", first.output)
+    # (Lightning tests after as many batches as an epoch has: fewer were left of the fourth one.)
+    untested = package == "lightning" and int(step) > 3 * LIGHTNING_STEPS
+    assert [int(number) for _, number in said] == [*over, *range(4 + untested, 13)]
     # In the rehearsal it has the model of the checkpoint before each pass, and after it.
     assert len({right for right, _ in said[: len(over)]}) <= 1
     assert float(said[len(over)][0]) > 0.7

@@ -23,13 +23,13 @@ WHAT = b"k" * KEY
 def post(trainer: Any, to: int, number: int) -> None:
     """A number to a worker."""
     content = np.frombuffer(number.to_bytes(8, "little"), np.uint8)
-    trainer._run(trainer._connected("post").post(to, WHAT, content))
+    trainer._run(trainer._connected("post").mail.post(to, WHAT, content))
 
 
 def receive(trainer: Any, senders: Iterable[int], waits: bool = True) -> Message | None:
     """The next message of one of these."""
     there: Message | None = trainer._run(
-        trainer._connected("receive").receive([*senders], WHAT, waits)
+        trainer._connected("receive").mail.receive([*senders], WHAT, waits)
     )
     return there
 

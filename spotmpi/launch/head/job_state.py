@@ -411,6 +411,10 @@ class JobState:
         """End a job of which one part stopped to be requeued while the other went on."""
         self._end(EXIT_REQUEUE, f"{why}; repeat the command with --resume")
 
+    def stuck(self, why: str) -> None:
+        """End the job because nobody in it can go on."""
+        self._bug(why)
+
     def interrupted(self, how: str, number: int) -> None:
         """End the job because the launcher got a signal."""
         self._end(

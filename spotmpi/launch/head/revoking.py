@@ -65,6 +65,14 @@ class Revoking:
             self._turnover.hangs(one.worker)
             self._condemn(one.worker, "hung", one.why)
 
+        known = len(joint) == len(self._verdict.joint)
+        if known and (stuck := self._stalls.stuck(joint, now)):
+            newest = max(joint)  # its script may have gone astray, which others wait for
+            if self._verdict.is_newcomer(newest):
+                self._condemn(newest, "hung", "it, or others, waited for messages that nobody sent")
+            else:
+                self._verdict.stuck(self._stalls.sentence(stuck))
+
     def part(self, worker: int, missed: Collection[int]) -> None:
         """A worker takes others for dead: those must be, or it must, before it goes on."""
         if worker in self._condemned:

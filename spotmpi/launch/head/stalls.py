@@ -5,15 +5,16 @@ it may never come back: a deadlock of its own, a file system that does not answe
 which: who is at work computes, reads or writes (`spotmpi.launch.host.activity`), or its script says
 that it is busy. Whoever waits is never to blame, and while all are busy with their scripts nobody
 waits. For a newcomer that has not joined nobody waits either, but another one could have its place.
+If all wait, and some of them for messages, nobody goes on, unless a message is still under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Measured
+from spotmpi.launcher_channel import AT_MESSAGES, IN_SCRIPT, Measured
 
 __all__ = ["Apart", "Awaited", "Stalls", "Standing", "waited_for"]
 
@@ -26,7 +27,7 @@ class Standing(NamedTuple):
     steps: int
     """Committed."""
     doing: int
-    """IN_SCRIPT or IN_ROUND ..."""
+    """IN_SCRIPT, IN_ROUND or AT_MESSAGES ..."""
     since: float
     """... since then, on the head's ``time.monotonic()``."""
     quiet: float = 0.0
@@ -105,14 +106,20 @@ class Apart:
         )
 
 
+_UNDER_WAY = 60.0
+"""Seconds that a message may take, and news of a worker, whatever the limit is."""
+
+
 class Stalls:
     """Looks for workers that do nothing for longer than ``limit`` seconds: ``joint`` are those that
     take part, and that keep others waiting, ``apart`` newcomers that do not yet."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
+        self._long = max(limit, _UNDER_WAY)
         self._suspected: set[tuple[int, float]] = set()
         self._told: set[tuple[int, float, bool]] = set()
+        self._stuck: dict[int, float] = {}
 
     def slow(self, joint: Standings, apart: Standings, now: float) -> list[Awaited | Apart]:
         """Return those that others have waited for half the limit, or that do nothing apart.
@@ -141,10 +148,28 @@ class Stalls:
         self._suspected = {(one.worker, known[one.worker].since) for one in found}
         return [one for one in found if (one.worker, known[one.worker].since) in before]
 
+    def stuck(self, joint: Standings, now: float) -> list[int]:
+        """Return the workers that wait for messages, if all have waited for longer than the limit
+        and a minute, some for messages; and if it was the same at the last look."""
+        waits = {worker: one.since for worker, one in joint.items() if one.doing != IN_SCRIPT}
+        last = max(waits.values(), default=now)
+        long = len(waits) == len(joint) and now - last > self._long
+        before, self._stuck = self._stuck, waits if long else {}
+        same = long and before == waits
+        return [worker for worker, one in joint.items() if same and one.doing == AT_MESSAGES]
+
+    def sentence(self, stuck: Sequence[int]) -> str:
+        """What to tell the user of workers that wait for messages, and keep all others waiting."""
+        names = f"worker{'s' * (len(stuck) > 1)} {', '.join(map(str, stuck))}"
+        return (
+            f"for {self._long:.0f} s (--stall-timeout) {names} waited for messages, or in calls of "
+            "some workers, and the others waited, too: nobody was there to go on"
+        )
+
 
 def waited_for(standing: Standings, now: float) -> list[Awaited]:
-    """Return the workers that others wait for; none if all are in a round, or all in scripts."""
-    waiting = [one.since for one in standing.values() if one.doing == IN_ROUND]
+    """Return the workers that others wait for; none if all wait, or all are in scripts."""
+    waiting = [one.since for one in standing.values() if one.doing != IN_SCRIPT]
     if not waiting:
         return []
     first = min(waiting)

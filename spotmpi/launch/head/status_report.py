@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from spotmpi.exit_codes import MEANINGS
 from spotmpi.launch import control_messages, messages
@@ -16,10 +17,16 @@ from spotmpi.launch.head.fates import JobEnding, WorkerState
 from spotmpi.launch.head.stalls import Standing, waited_for
 from spotmpi.launch.liveness import Silences
 from spotmpi.launch.showing.pace import Pace
-from spotmpi.launcher_channel import IN_SCRIPT
+from spotmpi.launcher_channel import AT_MESSAGES, IN_ROUND, IN_SCRIPT
 from spotmpi.settings import Settings
 
 __all__ = ["StatusReport"]
+
+_DOING: Mapping[int, Literal["messages", "round", "script"]] = {
+    IN_SCRIPT: "script",
+    IN_ROUND: "round",
+    AT_MESSAGES: "messages",
+}
 
 
 class StatusReport:
@@ -166,7 +173,7 @@ class StatusReport:
             how=fate.how or None,
             when=None if gone is None else _moment(gone),
             step=None if last is None else last.steps,
-            doing=None if doing is None else "script" if doing.doing == IN_SCRIPT else "round",
+            doing=None if doing is None else _DOING[doing.doing],
             doing_seconds=None if doing is None else round(now - doing.since, 3),
             awaited_seconds=None if waited is None else round(waited, 3),
             quiet_seconds=None if inside is None else round(inside.quiet, 3),

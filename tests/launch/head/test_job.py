@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from spotmpi import job_folder
-from spotmpi.exit_codes import EXIT_NOT_STARTED
+from spotmpi.exit_codes import EXIT_BUG, EXIT_NOT_STARTED
 from spotmpi.launch import control_messages, messages, processes
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head import job as job_module
-from spotmpi.launch.head import revoking
+from spotmpi.launch.head import revoking, stalls
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.head.job_home import JobHome
 from spotmpi.launch.head.stalls import Standing
@@ -29,7 +29,7 @@ from spotmpi.launch.host.wrappers import WorkerEvent
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.liveness import Silences
 from spotmpi.launch.start import private_network
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Cause, Order
+from spotmpi.launcher_channel import AT_MESSAGES, IN_ROUND, IN_SCRIPT, Cause, Order
 from spotmpi.settings import Settings
 from tests.running import LIMIT
 from tests.saying import said
@@ -409,6 +409,35 @@ def test_a_worker_that_all_others_wait_for_is_revoked_and_then_given_up(run, cap
     assert job.crew.asked[0] == ("revoke", 2)
     assert job.crew.causes[2].kind == "hung"
     assert "worker 2 on h2 was revoked (the others waited 0." in capfd.readouterr().err
+
+
+def test_a_job_in_which_nobody_can_go_on_ends(run, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(stalls, "_UNDER_WAY", 0.0)
+    job = run(stall_timeout=0.2).trained()
+    now = time.monotonic()
+    job.crew.far = {0: Standing(5, 5, IN_ROUND, now)}
+    job.crew.far |= {w: Standing(5, 5, AT_MESSAGES, now) for w in (1, 2)}
+    assert job.finish() == EXIT_BUG
+    assert "workers 1, 2 waited for messages, or in calls of some workers" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("astray", [AT_MESSAGES, IN_ROUND])
+def test_a_newcomer_that_goes_astray_in_a_group_is_revoked(run, monkeypatch, astray) -> None:
+    """It, or those that wait for it, wait for messages."""
+    monkeypatch.setattr(stalls, "_UNDER_WAY", 0.0)
+    job = run(stall_timeout=0.2).trained()
+
+    def come() -> None:
+        worker = job.job.newcomer("h2", 1)
+        now = time.monotonic()
+        others = IN_ROUND + AT_MESSAGES - astray
+        job.crew.far = {w: Standing(5, 5, others, now) for w in range(3)}
+        job.crew.far[worker] = Standing(5, 5, astray, now)
+
+    job.turn(come)
+    fields: Any = {"generation": 1, "step": 5, "round": 5, "workers": 4, "pause_ms": 1.0}
+    job.turn({0: said("change", **fields, left=[], joined=[3])})
+    job.wait(lambda: ("revoke", 3) in job.crew.asked)
 
 
 def test_a_worker_that_never_begins_is_revoked_and_the_job_ends(run, capfd) -> None:

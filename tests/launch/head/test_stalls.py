@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotmpi.launch.head.stalls import Apart, Awaited, Stalls, Standing, waited_for
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
+from spotmpi.launcher_channel import AT_MESSAGES, IN_ROUND, IN_SCRIPT
 
 LIMIT = 60.0
 
@@ -121,3 +121,37 @@ def test_it_is_said_that_a_newcomer_does_nothing() -> None:
     sentence = Apart(3, 31.0).sentence(LIMIT)
     assert sentence.startswith("worker 3 has not joined yet, and has done nothing in its script")
     assert "after 60 s it is given up" in sentence
+
+
+def at_messages(since: float) -> Standing:
+    return Standing(7, 7, AT_MESSAGES, since)
+
+
+@pytest.mark.parametrize(
+    ("progress", "found"),
+    [
+        # Each waits for what the other has to send.
+        ({0: at_messages(100), 1: at_messages(101)}, [0, 1]),
+        # One is in a call of some, and the others, which it waits for, in a round.
+        ({0: waiting(100), 1: at_messages(101), 2: waiting(102)}, [1]),
+        # One of them can go on, if it is not revoked.
+        ({0: waiting(100), 1: at_messages(101), 2: script(102)}, []),
+        # One has waited for a short time only.
+        ({0: waiting(100), 1: at_messages(165)}, []),
+        # A round that lasts.
+        ({0: waiting(100), 1: waiting(100)}, []),
+        ({}, []),
+    ],
+)
+def test_nobody_goes_on_if_all_wait_and_some_for_messages(
+    progress: dict[int, Standing], found: list[int]
+) -> None:
+    stalls = Stalls(LIMIT)
+    assert stalls.stuck(progress, 170.0) == []
+    assert stalls.stuck(progress, 170.1) == found
+    assert stalls.stuck({**progress, 9: at_messages(105.0)}, 170.2) == [], "not the same twice"
+    assert stalls.stuck(progress, 170.3) == []
+
+
+def test_who_waits_for_messages_is_not_to_blame_and_its_sender_is() -> None:
+    assert looked({0: at_messages(100), 1: script(100), 2: at_messages(100)}, 170.0) == [1]

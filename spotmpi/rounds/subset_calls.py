@@ -1,0 +1,119 @@
+"""Calls among some of the workers, by messages: no other worker needs to know of them.
+
+The first of these workers that lives gets what each of them brings. It combines that, and gives the
+answer to the others. If it is lost, the next one does the same. Each keeps an answer until the next
+call. If the worker that gave it is lost, the answer goes to the next first one, which gives it to
+all: it may have come to some of them only. So all that live get the same answer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Message, Post, Steps, Work
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["Combine", "Receive", "SubsetCalls"]
+
+Combine: TypeAlias = Callable[[Mapping[WorkerId, bytes]], bytes]
+"""Makes an answer of what workers have brought."""
+
+Receive: TypeAlias = Callable[[Collection[WorkerId], bytes, bool], Steps[Message | None]]
+"""As `RoundRunner.receive`: takes part in recoveries while it waits for a message."""
+
+_HEAD = struct.Struct("<q?")
+"""The number of a call, and True before its answer, False before what a worker brings."""
+
+
+class _Answer(NamedTuple):
+    """The answer to the last call of some workers."""
+
+    number: int
+    workers: Sequence[WorkerId]
+    content: bytes
+    giver: WorkerId
+    """The worker that gives it to all, as far as it is known here."""
+
+
+class SubsetCalls:
+    """One worker's calls among some of the workers."""
+
+    def __init__(self, me: WorkerId, members: Callable[[], Collection[WorkerId]]) -> None:
+        """``members``: returns the workers that live, as far as it is known here."""
+        self._me = me
+        self._members = members
+        self._answers: dict[bytes, _Answer] = {}
+
+    def call(
+        self,
+        key: bytes,
+        workers: Sequence[WorkerId],
+        mine: bytes,
+        combine: Combine,
+        receive: Receive,
+    ) -> Steps[bytes]:
+        """Return what ``combine`` makes of what these ``workers`` bring: one of them calls it, and
+        all get its answer. It is of all that live; what lost ones have brought may be in it.
+        ``mine``: what this one brings.
+
+        Collective among them. All give them in the same order, and make the calls of a ``key`` in
+        the same order.
+        """
+        before = self._answers.get(key)
+        number = 0 if before is None else before.number + 1
+        said, told = {self._me: mine}, self._me
+        answer = None
+        while answer is None:
+            first, *_ = living = self._living(workers)
+            if first == self._me and said.keys() >= {*living}:
+                content = yield Work(partial(combine, said))
+                answer = _Answer(number, workers, content, self._me)
+                continue
+            if first not in (self._me, told):
+                yield Post(first, key, memoryview(_HEAD.pack(number, False) + mine))
+                told = first
+            try:
+                message = yield from receive([one for one in living if one != self._me], key, True)
+            except PeersLost:
+                continue
+            assert message is not None
+            of, answers = _HEAD.unpack_from(message.content)
+            if of < number or message.sender not in self._members():
+                continue
+            content = bytes(message.content[_HEAD.size :])
+            if not answers:
+                said[message.sender] = content
+                continue
+            # This worker may be the first by now, and have it from one that got it from a lost one.
+            first, *_ = self._living(workers)
+            giver = self._me if first == self._me else message.sender
+            answer = _Answer(number, workers, content, giver)
+        self._answers[key] = answer
+        if answer.giver == self._me:
+            yield from self._give(key, answer)
+        return answer.content
+
+    def go_on(self) -> Steps[None]:
+        """Give answers again that a lost worker gave: it may have given them to some only. To be
+        called after each recovery. Posts, and does not wait."""
+        for key, answer in self._answers.items():
+            if answer.giver not in self._members():
+                first, *_ = self._living(answer.workers)
+                self._answers[key] = known = answer._replace(giver=first)
+                yield from self._give(key, known)
+
+    def _give(self, key: bytes, answer: _Answer) -> Steps[None]:
+        """Give an answer to the worker that gives it to all, or to all if it is this one."""
+        said = memoryview(_HEAD.pack(answer.number, True) + answer.content)
+        to = self._living(answer.workers) if answer.giver == self._me else [answer.giver]
+        for one in to:
+            if one != self._me:
+                yield Post(one, key, said)
+
+    def _living(self, workers: Sequence[WorkerId]) -> list[WorkerId]:
+        members = self._members()
+        return [one for one in workers if one in members]
