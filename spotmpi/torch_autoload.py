@@ -27,12 +27,17 @@ _TAKEN = (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu
 """Backends of torch in whose place the job is."""
 
 
+_CALLED = "called"
+"""An attribute of a group that stands in for one of torch: the backend that a script has asked for,
+which decides in some scripts whether they use a GPU."""
+
+
 def autoload() -> None:
     """Replace torch's functions that make process groups, if this process is a worker. Local."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not hasattr(dist, "init_process_group") or not _is_worker():
         return
-    init, new = dist.init_process_group, dist.new_group
+    init, new, usual = dist.init_process_group, dist.new_group, dist.get_backend
 
     @functools.wraps(init)
     def init_process_group(
@@ -52,7 +57,7 @@ def autoload() -> None:
         if _is_worker() and whole and mine and store is None and _is_taken(backend):
             from spotmpi.torch.process_group import init_process_group as ours
 
-            ours()
+            ours(_named(backend))
         else:
             init(backend, init_method, timeout, world_size, rank, store, *more, **known)
 
@@ -60,12 +65,26 @@ def autoload() -> None:
     def new_group(
         ranks: Any = None, timeout: Any = None, backend: Any = None, *more: Any, **known: Any
     ) -> Any:
-        if dist.is_initialized() and dist.get_backend() == "spotmpi" and _is_taken(backend):
-            backend = None  # as the whole group
-        return new(ranks, timeout, backend, *more, **known)
+        whole = dist.group.WORLD if dist.is_initialized() else None
+        if not (hasattr(whole, _CALLED) and _is_taken(backend)):
+            return new(ranks, timeout, backend, *more, **known)
+        group = new(ranks, timeout, None, *more, **known)  # as the whole group
+        if hasattr(group, _CALLED):
+            called = _named(backend) if backend else getattr(whole, _CALLED)
+            setattr(group, _CALLED, called)
+        return group
+
+    @functools.wraps(usual)
+    def get_backend(group: Any = None) -> Any:
+        called = getattr(group or dist.group.WORLD, _CALLED, None)
+        # What torch does with a backend of its own it must not do with ours.
+        # What torch does with a backend of its own it must not do with ours.
+        own = sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
+        return usual(group) if called is None or own else called
 
     put("init_process_group", init_process_group)
     put("new_group", new_group)
+    vars(dist)["get_backend"] = get_backend  # torch's own modules keep theirs
     replace_calls()
     note_what_is_made()
     _have_sockets_in_the_jobs_folder()
@@ -82,6 +101,11 @@ def _have_sockets_in_the_jobs_folder() -> None:
 
 def _is_worker() -> bool:
     return os.environ.get(TORCH_PROCESS) == str(os.getpid())
+
+
+def _named(backend: Any) -> str:
+    """Return what torch calls this backend."""
+    return backend.lower() if isinstance(backend, str) else "undefined"
 
 
 def _is_taken(backend: Any) -> bool:

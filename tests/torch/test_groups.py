@@ -16,6 +16,7 @@ from spotmpi.exit_codes import EXIT_BUG  # noqa: E402
 from spotmpi.fabric.sim.faults import Arrival, LeaveNotice  # noqa: E402
 from spotmpi.torch.newcomers import Entrance  # noqa: E402
 from spotmpi.torch.part import Part  # noqa: E402
+from tests import running as running_jobs  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.simulated import deaths  # noqa: E402
@@ -95,8 +96,12 @@ def check_groups(start: Any, deaths: list[str]) -> None:  # noqa: F811
 
 
 @pytest.mark.matrix  # it takes more than a minute
-def test_workers_that_wait_for_each_other_end_the_job(start: Any) -> None:  # noqa: F811
+def test_workers_that_wait_for_each_other_end_the_job(
+    start: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     installed()
+    monkeypatch.setattr(running_jobs, "LIMIT", 120.0)
     running = start("run", "-n", 2, "--stall-timeout", 1, SCRIPT, "wait")
     assert running.wait() == EXIT_BUG, running.output
     assert "workers 0, 1 waited for messages, or in calls of some workers" in running.output

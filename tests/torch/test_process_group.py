@@ -69,9 +69,10 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
     for there in (dist, dist.distributed_c10d):
         monkeypatch.setattr(there, "init_process_group", usual)
+    monkeypatch.setattr(dist, "get_backend", dist.get_backend)
     for name, value in {"RANK": "1", "WORLD_SIZE": "4", TORCH_PROCESS: str(os.getpid())}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(process_group, "init_process_group", lambda: asked.append("spotmpi"))
+    monkeypatch.setattr(process_group, "init_process_group", lambda called: asked.append("spotmpi"))
 
     def call(*how: Any, **known: Any) -> str:
         autoload()
@@ -117,32 +118,44 @@ def test_the_rank_that_a_framework_makes_up_for_a_newcomer_does_not_count(
     assert replaced("gloo", rank=0, world_size=2) == "torch"
 
 
-def test_another_group_of_all_is_the_job_as_well(
-    alone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Torch would wait for the others in a place that they do not know."""
+@pytest.fixture
+def autoloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the only worker of a job, and has imported torch as one."""
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", TORCH_PROCESS: str(os.getpid())}.items():
         monkeypatch.setenv(name, value)
     for name, there in list(sys.modules.items()):  # which `autoload` changes for good
         if name.startswith("torch.distributed"):
-            for function in ("init_process_group", "new_group"):
+            for function in ("init_process_group", "new_group", "get_backend"):
                 if function in vars(there):
                     monkeypatch.setattr(there, function, vars(there)[function])
     autoload()
+
+
+def test_another_group_of_all_is_the_job_as_well(alone: Any, autoloaded: None) -> None:
+    """Torch would wait for the others in a place that they do not know."""
     group = dist.new_group(backend="gloo")
-    assert dist.get_backend(group) == "spotmpi"
+    assert isinstance(group, process_group.WorkerGroup)
     assert dist.device_mesh.init_process_group is dist.init_process_group
 
 
-@pytest.mark.parametrize("process", [None, "1"])
-def test_a_process_that_is_no_worker_is_left_alone(
-    replaced: Any, monkeypatch: pytest.MonkeyPatch, process: str | None
+@pytest.mark.parametrize(("asked", "named"), [(("NCCL",), "nccl"), (("gloo",), "gloo"), ((), None)])
+def test_a_script_is_told_the_backend_that_it_asked_for(
+    autoloaded: None, asked: Any, named: str | None
 ) -> None:
-    """A child of one has its variables, too."""
-    monkeypatch.delenv(TORCH_PROCESS)
-    if process is not None:
-        monkeypatch.setenv(TORCH_PROCESS, process)
-    assert replaced("gloo") == "torch"
+    """As torch would name it. Torch itself is told whose it is."""
+    with pytest.raises(ValueError, match="has not been initialized"):
+        dist.get_backend()
+    before = sys.excepthook  # which torch replaces
+    dist.init_process_group(*asked)
+    try:
+        assert dist.get_backend() == dist.get_backend(dist.group.WORLD) == (named or "undefined")
+        assert dist.get_backend(dist.new_group()) == dist.get_backend()
+        assert dist.get_backend(dist.new_group(backend="cpu:gloo")) == "cpu:gloo"
+        assert dist.distributed_c10d.get_backend() == "spotmpi"
+    finally:
+        dist.destroy_process_group()
+        sys.excepthook = before
 
 
 def test_the_calls_that_are_replaced_are_those_that_a_group_has() -> None:
