@@ -26,7 +26,6 @@ long."""
 _TAKEN = (None, "gloo", "nccl", "cpu:gloo", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo", "spotmpi")
 """Backends of torch in whose place the job is."""
 
-
 _CALLED = "called"
 """An attribute of a group that stands in for one of torch: the backend that a script has asked for,
 which decides in some scripts whether they use a GPU."""
@@ -57,7 +56,8 @@ def autoload() -> None:
         if _is_worker() and whole and mine and store is None and _is_taken(backend):
             from spotmpi.torch.process_group import init_process_group as ours
 
-            ours(_named(backend))
+            ours()
+            setattr(dist.group.WORLD, _CALLED, _named(backend) or "undefined")  # as torch does
         else:
             init(backend, init_method, timeout, world_size, rank, store, *more, **known)
 
@@ -70,14 +70,12 @@ def autoload() -> None:
             return new(ranks, timeout, backend, *more, **known)
         group = new(ranks, timeout, None, *more, **known)  # as the whole group
         if hasattr(group, _CALLED):
-            called = _named(backend) if backend else getattr(whole, _CALLED)
-            setattr(group, _CALLED, called)
+            setattr(group, _CALLED, _named(backend) or getattr(whole, _CALLED))
         return group
 
     @functools.wraps(usual)
     def get_backend(group: Any = None) -> Any:
         called = getattr(group or dist.group.WORLD, _CALLED, None)
-        # What torch does with a backend of its own it must not do with ours.
         # What torch does with a backend of its own it must not do with ours.
         own = sys._getframe(1).f_globals.get("__name__", "").startswith("torch.")
         return usual(group) if called is None or own else called
@@ -103,10 +101,10 @@ def _is_worker() -> bool:
     return os.environ.get(TORCH_PROCESS) == str(os.getpid())
 
 
-def _named(backend: Any) -> str:
-    """Return what torch calls this backend."""
-    return backend.lower() if isinstance(backend, str) else "undefined"
+def _named(backend: Any) -> Any:
+    """Return a backend as torch names it; None stays None."""
+    return backend.lower() if isinstance(backend, str) else backend
 
 
 def _is_taken(backend: Any) -> bool:
-    return (backend.lower() if isinstance(backend, str) else backend) in _TAKEN
+    return _named(backend) in _TAKEN

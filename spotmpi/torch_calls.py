@@ -77,8 +77,9 @@ def _asking_group(usual: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tell_of_groups(tell: Callable[[Sequence[int]], None]) -> None:
-    """Call ``tell`` with the ranks of each group of some workers that a script makes. Torch makes a
-    group only on its own workers; the others have to know of it, too. Local."""
+    """Call ``tell`` with the ranks of each group that a script makes on all workers. Torch makes it
+    only on the group's own; those of FSDP must know of the others, which have what they have.
+    Local."""
     usual = sys.modules["torch.distributed"].new_group
     known = inspect.signature(usual)
 

@@ -28,6 +28,9 @@ Receive: TypeAlias = Callable[[Collection[WorkerId], bytes, bool], Steps[Message
 _HEAD = struct.Struct("<q?")
 """The number of a call, and True before its answer, False before what a worker brings."""
 
+_MOST_CALLS = 1 << 32
+"""Of the same workers: their numbers come after all those from before one of them came."""
+
 
 class _Answer(NamedTuple):
     """The answer to the last call of some workers."""
@@ -61,10 +64,12 @@ class SubsetCalls:
         ``mine``: what this one brings.
 
         Collective among them. All give them in the same order, and make the calls of a ``key`` in
-        the same order.
+        the same order. Those that are lost stay among them, and one that comes is added: it has
+        made none of the earlier calls.
         """
-        before = self._answers.get(key)
-        number = 0 if before is None else before.number + 1
+        number = len(workers) * _MOST_CALLS
+        if key in self._answers:
+            number = max(number, self._answers[key].number + 1)
         said, told = {self._me: mine}, self._me
         answer = None
         while answer is None:
@@ -81,11 +86,11 @@ class SubsetCalls:
             except PeersLost:
                 continue
             assert message is not None
-            of, answers = _HEAD.unpack_from(message.content)
+            of, is_answer = _HEAD.unpack_from(message.content)
             if of < number or message.sender not in self._members():
                 continue
             content = bytes(message.content[_HEAD.size :])
-            if not answers:
+            if not is_answer:
                 said[message.sender] = content
                 continue
             # This worker may be the first by now, and have it from one that got it from a lost one.

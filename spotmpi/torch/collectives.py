@@ -450,10 +450,11 @@ class Collectives(Calls):
             (one for one, rank in ranked.items() if rank in ranks),
             key=lambda one: (ranks.index(ranked[one]), one),
         )
-        # Once a newcomer has come, which has made none, calls are counted anew.
-        key = self.key(f"calls of {[*ranks]}, since {len(ranked)} have come")
         return self.group.ask_some(
-            key, workers, mine, lambda said: combine({ranked[one]: said[one] for one in said})
+            self.key(f"calls of {[*ranks]}"),
+            workers,
+            mine,
+            lambda said: combine({ranked[one]: said[one] for one in said}),
         )
 
     def take_step(self) -> None:

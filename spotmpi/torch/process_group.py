@@ -37,13 +37,12 @@ BACKEND = "spotmpi"
 Tensors = Sequence[torch.Tensor]
 
 
-def init_process_group(called: str = BACKEND) -> None:
+def init_process_group() -> None:
     """Make the workers of this job torch's default process group. Collective.
 
     A script calls it in place of `torch.distributed.init_process_group`. Ranks are the workers'
     numbers at the start, and stay what they are when workers are lost. The group ends with
-    `torch.distributed.destroy_process_group`, or with the script. ``called``: the backend that is
-    named to a script that has asked for another one.
+    `torch.distributed.destroy_process_group`, or with the script.
     """
     register()
     if dist.is_initialized():
@@ -53,7 +52,6 @@ def init_process_group(called: str = BACKEND) -> None:
     place = {"rank": given.rank or 0, "world_size": given.world_size or 1}
     # Nobody asks this store for anything of another worker.
     dist.init_process_group(BACKEND, store=dist.HashStore(), **place)
-    _the_one().called = called
     if given.newcomer is not None:
         os.environ.update(RANK=f"{dist.get_rank()}", WORLD_SIZE=f"{dist.get_world_size()}")
 
@@ -154,7 +152,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Sums that wait for the end of a backward pass."""
         self._name = self._about = ""
         self.called = BACKEND
-        """The backend's name, for a script that asks for it."""
+        """The backend that the script has asked for, and is told (`spotmpi.torch_autoload`)."""
         self._arrivals = Arrivals(lambda: self.collectives)
 
     @property

@@ -19,7 +19,7 @@ from spotmpi.rounds.summand import Summand, Words
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
-__all__ = ["Outsider", "Participant", "turned_away"]
+__all__ = ["Mail", "Outsider", "Participant", "turned_away"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Mail(Protocol):
 
 
 class NoMail:
-    """That of a newcomer: nothing goes anywhere."""
+    """The mail of a newcomer: nothing goes anywhere."""
 
     def __init__(self, me: WorkerId) -> None:
         self._me = me

@@ -23,7 +23,7 @@ from spotmpi.protocol.sampler import Indices
 from spotmpi.rounds.round import GatherRound, MeanRound, OnceRound, Round, Summed, SumRound
 from spotmpi.rounds.summand import Summand, Words
 from spotmpi.training.exchange import TrainingExchange
-from spotmpi.training.participant import Participant
+from spotmpi.training.participant import Mail, Participant
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.script.answers import GATHERED
 from spotmpi.training.steps.quorum_watch import QuorumWatch
@@ -36,7 +36,7 @@ class Session:
 
     def __init__(self, exchange: TrainingExchange, runner: RoundRunner) -> None:
         self._exchange = exchange
-        self._runner = self.mail = runner
+        self._runner = runner
         self.context = context = exchange.context
         self.training = training = exchange.training
         self._driver = exchange.driver
@@ -49,6 +49,11 @@ class Session:
     def me(self) -> WorkerId:
         """This worker."""
         return self._exchange.me
+
+    @property
+    def mail(self) -> Mail:
+        """What goes from worker to worker."""
+        return self._runner
 
     @property
     def membership(self) -> Membership:

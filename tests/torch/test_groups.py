@@ -1,4 +1,4 @@
-"""Calls in groups of some workers, in real jobs whose workers die at any time."""
+"""Calls in groups of some workers that die at any time: simulated with newcomers, and real jobs."""
 
 from __future__ import annotations
 

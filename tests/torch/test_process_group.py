@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_a_script_that_runs_alone_is_a_group_of_one(alone: Any) -> None:
 
 
 @pytest.fixture
-def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def replaced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Calls `torch.distributed.init_process_group` of a worker, and says who was asked."""
     asked = []
 
@@ -72,14 +73,20 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setattr(dist, "get_backend", dist.get_backend)
     for name, value in {"RANK": "1", "WORLD_SIZE": "4", TORCH_PROCESS: str(os.getpid())}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(process_group, "init_process_group", lambda called: asked.append("spotmpi"))
+
+    def ours() -> None:
+        asked.append("spotmpi")
+        dist.group.WORLD = SimpleNamespace()
+
+    monkeypatch.setattr(process_group, "init_process_group", ours)
 
     def call(*how: Any, **known: Any) -> str:
         autoload()
         dist.init_process_group(*how, **known)
         return asked[-1]
 
-    return call
+    yield call
+    dist.group.WORLD = None
 
 
 @pytest.mark.parametrize(

@@ -62,16 +62,18 @@ class Revoking:
         for one in self._stalls.slow(joint, apart, now):
             self._say(one.sentence(self._limit))
         for one in self._stalls.look(joint, apart, now):
-            self._turnover.hangs(one.worker)
-            self._condemn(one.worker, "hung", one.why)
-
-        known = len(joint) == len(self._verdict.joint)
-        if known and (stuck := self._stalls.stuck(joint, now)):
-            newest = max(joint)  # its script may have gone astray, which others wait for
+            self._hangs(one.worker, one.why)
+        all_heard = len(joint) == len(self._verdict.joint)
+        if all_heard and (stuck := self._stalls.stuck(joint, now)):
+            newest = max(joint)  # its script may have gone astray: it waits, or others for it
             if self._verdict.is_newcomer(newest):
-                self._condemn(newest, "hung", "it, or others, waited for messages that nobody sent")
+                self._hangs(newest, "it, or others, waited for messages that nobody sent")
             else:
                 self._verdict.stuck(self._stalls.sentence(stuck))
+
+    def _hangs(self, worker: int, why: str) -> None:
+        self._turnover.hangs(worker)
+        self._condemn(worker, "hung", why)
 
     def part(self, worker: int, missed: Collection[int]) -> None:
         """A worker takes others for dead: those must be, or it must, before it goes on."""

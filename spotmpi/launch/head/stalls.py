@@ -107,7 +107,7 @@ class Apart:
 
 
 _UNDER_WAY = 60.0
-"""Seconds that a message may take, and news of a worker, whatever the limit is."""
+"""Seconds for which a message may be on its way while all wait, though the limit is less."""
 
 
 class Stalls:

@@ -24,6 +24,7 @@ from spotmpi.launch.head import job as job_module
 from spotmpi.launch.head import revoking, stalls
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.head.job_home import JobHome
+from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.host.wrappers import WorkerEvent
 from spotmpi.launch.limits import Limits
@@ -425,6 +426,8 @@ def test_a_job_in_which_nobody_can_go_on_ends(run, capfd, monkeypatch) -> None:
 def test_a_newcomer_that_goes_astray_in_a_group_is_revoked(run, monkeypatch, astray) -> None:
     """It, or those that wait for it, wait for messages."""
     monkeypatch.setattr(stalls, "_UNDER_WAY", 0.0)
+    hangs = list[int]()
+    monkeypatch.setattr(MembershipChanges, "hangs", lambda _, worker: hangs.append(worker))
     job = run(stall_timeout=0.2).trained()
 
     def come() -> None:
@@ -438,6 +441,11 @@ def test_a_newcomer_that_goes_astray_in_a_group_is_revoked(run, monkeypatch, ast
     fields: Any = {"generation": 1, "step": 5, "round": 5, "workers": 4, "pause_ms": 1.0}
     job.turn({0: said("change", **fields, left=[], joined=[3])})
     job.wait(lambda: ("revoke", 3) in job.crew.asked)
+    job.turn({3: said("vanished")}, lambda: job.crew.far.clear())
+    job.turn(dict.fromkeys(range(3), said("done")), dict.fromkeys(range(3), FINISHED))
+    assert job.finish() == 0
+    assert {*hangs} == {3}
+    assert job.crew.asked[0] == ("revoke", 3)
 
 
 def test_a_worker_that_never_begins_is_revoked_and_the_job_ends(run, capfd) -> None:
