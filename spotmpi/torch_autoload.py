@@ -15,7 +15,7 @@ from multiprocessing.process import current_process
 from typing import Any
 
 from spotmpi.settings import TORCH_PROCESS, Settings
-from spotmpi.torch_calls import note_what_is_made, put, replace_calls
+from spotmpi.torch_hooks.calls import note_what_is_made, put, replace_calls
 
 __all__ = ["autoload"]
 

@@ -3,7 +3,8 @@
     accelerate launch --cpu --num_processes 4 jobs/pytorch/train_accelerate.py
     spotmpi run -n 4 jobs/pytorch/train_accelerate.py
 
-The network learns which of the first three numbers of a row is the largest.
+The network learns which of the first three numbers of a row is the largest. In the end it is saved
+in the folder ``kept``.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main() -> None:
             right, seen = right + int((guessed == due).sum()), seen + len(due)
         rank = accelerator.process_index
         print(f"rank {rank}: {right / seen:.4f} of all rows are right, epoch {epoch}", flush=True)
+    accelerator.save_model(model, "kept")
     accelerator.end_training()
 
 

@@ -3,8 +3,8 @@
     python jobs/pytorch/train_lightning.py
     spotmpi run -n 4 jobs/pytorch/train_lightning.py
 
-The network learns which of the first three numbers of a row is the largest. Under spotmpi it needs
-as many ``devices`` as there are workers.
+The network learns which of the first three numbers of a row is the largest. The best one is kept in
+the folder ``kept``. Under spotmpi it needs as many ``devices`` as there are workers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 EPOCHS, BATCH, RATE = 4, 16, 3e-3
@@ -65,6 +66,7 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
         num_sanity_val_steps=0,
+        callbacks=[ModelCheckpoint("kept", "best", monitor="right", mode="max")],
     )
     trainer.fit(Network(), DataLoader(rows, BATCH, shuffle=True), DataLoader(rows, 64))
 

@@ -20,7 +20,7 @@ from spotmpi.errors import UsageError
 from spotmpi.protocol.plain_values import NONSENSE, pack, unpack
 from spotmpi.torch.after_steps import load_plain
 from spotmpi.torch.tensors import Numbers, from_bytes, read_bytes
-from spotmpi.torch_calls import MADE
+from spotmpi.torch_hooks.calls import MADE
 
 __all__ = ["Belongings"]
 

@@ -20,6 +20,7 @@ from spotmpi.protocol.plain_values import pack
 from spotmpi.torch.passes import Passes
 from spotmpi.torch.tensors import Numbers, bytes_of, from_bytes, read_bytes, write_bytes
 from spotmpi.torch.torch_rounds import Rounds, values_of
+from spotmpi.torch_hooks.libraries import divides_whole_numbers, let_first_stand_in
 
 __all__ = ["NO_PASS", "Calls", "Collectives", "check_size", "like", "lost"]
 
@@ -32,6 +33,10 @@ NO_PASS = (
 _RANK_0_IS_GONE = (
     "spotmpi: rank 0 is gone: what the script does on rank 0 alone, such as to save the model, is "
     "done by nobody from now on; docs/pytorch.md, DistributedDataParallel, says what to write"
+)
+_STANDS_IN = (
+    "spotmpi: rank {} is gone: from now on rank {} saves what {} would save on rank 0; what the "
+    "script itself does on rank 0 alone is done by nobody (docs/pytorch.md, Accelerate)"
 )
 
 _AT_ONCE = 8_000_000
@@ -133,8 +138,9 @@ class Calls:
 
         A sum of floats counts as if all workers of the start were there: it is multiplied by their
         number and divided by the number of those that brought something. So a script that divides
-        by the group's size, as DDP does, has the mean. Sums of whole numbers are what they are, and
-        their average is cut off behind the point. Sparse tensors are summed as dense ones.
+        by the group's size, as DDP does, has the mean. Sums of whole numbers are what they are
+        (but for Lightning's, which count likewise), and their average is cut off behind the point.
+        Sparse tensors are summed as dense ones.
         """
         if any(one.is_sparse for one in tensors):
             dense = [one.to_dense() if one.is_sparse else one for one in tensors]
@@ -159,6 +165,8 @@ class Calls:
             total = functools.reduce(_FOLDS["SUM" if operation == "AVG" else operation], found)
             if operation == "AVG":
                 total = total.div(len(found), rounding_mode="trunc")
+            if operation == "SUM" and divides_whole_numbers():
+                total = (total.double() * self.size / len(found)).round()
             one.detach().copy_(total)
 
     def broadcast(
@@ -347,13 +355,18 @@ class Collectives(Calls):
         return found
 
     def _heard(self, workers: Iterable[WorkerId]) -> None:
-        """Note who had a part in a call. If rank 0 is gone since the last one, the first worker
-        that lives tells the user."""
+        """Note who had a part in a call. If the first one is gone since the last call, the first
+        worker that lives stands in, and tells the user."""
         before, *_ = self.standing.alive
         self.standing.heard(workers)
         first, *_ = self.standing.alive
-        if before == 0 < first == self.rank:
-            print(_RANK_0_IS_GONE, file=sys.stderr, flush=True)
+        if before < first == self.rank:
+            libraries = " and ".join(let_first_stand_in())
+            if libraries:
+                said = _STANDS_IN.format(before, first, libraries)
+                print(said, file=sys.stderr, flush=True)
+            elif before == 0:
+                print(_RANK_0_IS_GONE, file=sys.stderr, flush=True)
 
     def sum_up(self) -> None:
         """Note that gradients were summed."""

@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Seque
 from spotmpi.errors import UsageError
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.passes import Pass, Passes, Way
-from spotmpi.torch_calls import counts_batches
+from spotmpi.torch_hooks.libraries import counts_batches
 
 __all__ = ["Company", "Dealt", "Orders", "follow_loaders", "following"]
 

@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 
 from spotmpi.errors import UsageError
 from spotmpi.torch.collectives import Calls, lost
-from spotmpi.torch_calls import is_alike
+from spotmpi.torch_hooks.libraries import is_alike
 
 __all__ = ["CALLS", "Peers"]
 

@@ -27,7 +27,8 @@ from spotmpi.torch.part import Part, Split
 from spotmpi.torch.pending import Arrival, Arrivals, Call
 from spotmpi.torch.tensors import bytes_of
 from spotmpi.torch.torch_rounds import Rounds
-from spotmpi.torch_calls import asked_in, is_alike, note_what_is_made, replace_calls, tell_of_groups
+from spotmpi.torch_hooks.calls import note_what_is_made, replace_calls, tell_of_groups
+from spotmpi.torch_hooks.libraries import asked_in, is_alike
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
 
@@ -162,6 +163,12 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         return self._collectives
 
     @property
+    def is_first(self) -> bool:
+        """True if this is the first of its workers that live. A newcomer that rehearses is not."""
+        calls = self._collectives
+        return not self.entrance.calls.rehearses and calls.rank == calls.alive[0]
+
+    @property
     def ranks(self) -> Sequence[int]:
         """The ranks of its workers among all."""
         return self._collectives.ranks
@@ -226,8 +233,9 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def _say_what_was_missed(self) -> None:
         """The first worker that lives tells the user of samples that nobody has used."""
+        self._catch_up()
         missed = self.entrance.passes.missed
-        if missed and self.rank() == self.collectives.alive[0]:
+        if missed and self.is_first:
             print(
                 f"spotmpi: {missed} samples of lost workers were used by nobody; docs/pytorch.md, "
                 "Samples, says how the others use them",

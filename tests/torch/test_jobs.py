@@ -19,7 +19,6 @@ from tests.launch.conftest import start  # noqa: F401
 JOBS = Path(__file__).parents[2] / "jobs" / "pytorch"
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "arguments", "begun", "last"),
     [
@@ -29,9 +28,12 @@ JOBS = Path(__file__).parents[2] / "jobs" / "pytorch"
         ("train_lightning", "", "rank 0: .* epoch 1", "epoch 4"),
         ("train_transformers", "", "rank 0: .* epoch 1", "epoch 4"),
     ],
+    ids=lambda one: one.removeprefix("train_"),
 )
+@pytest.mark.first("accelerate--rank 0: .* epoch 1-epoch 4")
 def test_it_goes_on(
     start,  # noqa: F811
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     arguments: str,
@@ -56,6 +58,60 @@ def test_it_goes_on(
     said = re.findall(rf"rank (\d): ([\d.]+) .*{last}", running.output)
     assert {rank for rank, _ in said} == {"1", "2"}, running.output
     assert len({found for _, found in said}) == 1, running.output
+    if package in SAVED:
+        best = max(re.findall(r"rank [12]: ([\d.]+) ", running.output))
+        said_of = best if package == "lightning" else said[0][1]
+        right = SAVED[package](tmp_path / "kept")
+        assert float(said_of) == pytest.approx(right, abs=0.01)  # it tests other rows
+        assert "rank 0 is gone: from now on rank 1 saves what" in running.output
+
+
+def of_rows(state: Any) -> float:
+    """Return how many rows of Accelerate's and Lightning's scripts a network gets right."""
+    import torch
+
+    torch.manual_seed(0)
+    x = torch.randn(2048, 20)
+    layers = torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3)
+    module = torch.nn.Sequential(*layers)
+    module.load_state_dict({name.removeprefix("layers."): one for name, one in state.items()})
+    with torch.no_grad():
+        return float((module(x).argmax(1) == x[:, :3].argmax(1)).float().mean())
+
+
+def of_accelerate(kept: Path) -> float:
+    """Return how many rows the network that it has saved gets right."""
+    from safetensors.torch import load_file
+
+    return of_rows(load_file(kept / "model.safetensors"))
+
+
+def of_lightning(kept: Path) -> float:
+    """Return how many rows the best network gets right."""
+    import torch
+
+    (best,) = kept.glob("*.ckpt")
+    return of_rows(torch.load(best, weights_only=True)["state_dict"])
+
+
+def of_transformers(kept: Path) -> float:
+    """Return how many rows the network of its last checkpoint gets right."""
+    import torch
+    from transformers import BertForSequenceClassification
+
+    last = max(kept.glob("checkpoint-*"), key=lambda one: int(one.name.partition("-")[2]))
+    for name in ("optimizer.pt", "scheduler.pt", "trainer_state.json"):
+        assert (last / name).exists()
+    torch.manual_seed(0)
+    rows = run_path(str(JOBS / "train_transformers.py"))["Rows"]()
+    model = BertForSequenceClassification.from_pretrained(last).eval()
+    with torch.no_grad():
+        guessed = model(input_ids=rows.x).logits.argmax(1)
+    return float((guessed == rows.y).float().mean())
+
+
+SAVED = {"accelerate": of_accelerate, "lightning": of_lightning, "transformers": of_transformers}
+"""How much of what it has learned a model gets right that a script has saved, by package."""
 
 
 EPOCHS = {

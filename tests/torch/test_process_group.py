@@ -24,11 +24,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import (  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import spotmpi.torch  # noqa: E402
-from spotmpi import torch_calls  # noqa: E402
 from spotmpi.errors import UsageError  # noqa: E402
 from spotmpi.settings import TORCH_PROCESS  # noqa: E402
 from spotmpi.torch import process_group  # noqa: E402
 from spotmpi.torch_autoload import autoload  # noqa: E402
+from spotmpi.torch_hooks import calls  # noqa: E402
 from tests.launch.asking import folder_of  # noqa: E402
 from tests.launch.conftest import start  # noqa: E402, F401
 from tests.running import Running  # noqa: E402
@@ -166,7 +166,7 @@ def test_a_script_is_told_the_backend_that_it_asked_for(
 
 
 def test_the_calls_that_are_replaced_are_those_that_a_group_has() -> None:
-    assert set(torch_calls.OWN_CALLS) == set(process_group.WorkerGroup.own_calls)
+    assert set(calls.OWN_CALLS) == set(process_group.WorkerGroup.own_calls)
 
 
 def test_there_is_one_group_and_one_after_it(alone: Any) -> None:

@@ -1,5 +1,4 @@
-"""Functions of torch.distributed that are replaced, and which code calls torch: some libraries mean
-more by it than they say. Imports no torch: `import torch` calls this."""
+"""Functions of torch.distributed that are replaced. Imports no torch: `import torch` calls this."""
 
 from __future__ import annotations
 
@@ -8,15 +7,11 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 __all__ = [
     "MADE",
     "OWN_CALLS",
-    "asked_in",
-    "counts_batches",
-    "is_alike",
     "note_what_is_made",
     "put",
     "replace_calls",
@@ -33,20 +28,6 @@ OWN_CALLS = (
 )
 """The calls that a group of spotmpi makes itself: those for objects, and a barrier."""
 
-_BETWEEN = (
-    *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
-    *("spotmpi.torch", "spotmpi.torch_calls", "torch.overrides", "torch.utils._device"),
-    *("torch.distributed._functional_collectives", "torch._ops", "torch._library"),
-)
-"""Modules between a script's call and this one."""
-_ALIKE = (
-    *("torch.nn.parallel", "torch.distributed.utils"),  # DDP: its buffers
-    *("accelerate.utils.random", "lightning", "lightning_fabric", "pytorch_lightning"),
-    "transformers",
-)
-"""Modules that send from rank 0 what is the same on all: buffers, random states, signals, names."""
-_COUNTING = ("lightning", "pytorch_lightning")
-"""Modules that count the batches of a pass."""
 _ASKS = "asks_group"
 """An attribute of a function that has been replaced."""
 _NOTES = "notes"
@@ -130,31 +111,3 @@ def put(name: str, ours: Callable[..., Any]) -> None:
     for where, module in list(sys.modules.items()):
         if where.startswith("torch.distributed") and vars(module).get(name) is usual:
             setattr(module, name, ours)
-
-
-def is_alike() -> bool:
-    """Return True if the code that has made the call of torch.distributed which is under way is
-    known to send from rank 0 what all workers have, so that one may stand in. Alike on all."""
-    return asked_in(_ALIKE)
-
-
-def counts_batches() -> bool:
-    """Return True if the code that goes through a loader ends a pass after as many batches as the
-    loader had at its beginning."""
-    return asked_in(_COUNTING)
-
-
-def asked_in(modules: Sequence[str]) -> bool:
-    """Return True if code in one of these modules has made the call which is under way."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name: str = frame.f_globals.get("__name__", "")
-        if not _is_in(name, _BETWEEN):
-            return _is_in(name, modules)
-        frame = frame.f_back
-    return False
-
-
-def _is_in(name: str, modules: Sequence[str]) -> bool:
-    """Return True if this is the name of one of these modules, or of a module in one."""
-    return any(name == one or name.startswith(f"{one}.") for one in modules)
