@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ import torch
 from spotmpi.errors import UsageError
 from spotmpi.protocol.plain_values import NONSENSE, pack, unpack
 from spotmpi.torch.after_steps import load_plain
-from spotmpi.torch.tensors import Numbers, from_bytes, read_bytes
+from spotmpi.torch.tensors import Numbers, read_bytes, write_bytes
 from spotmpi.torch_hooks.calls import MADE
 
-__all__ = ["Belongings"]
+__all__ = ["Belongings", "Expected"]
 
 _TENSOR = "\0tensor"
 """Marks the place of a tensor among plain values; its type, shape and kind of device follow."""
@@ -38,20 +39,29 @@ class Belongings:
         self._looked: tuple[int, int] | None = None
         """How much had been made, and the ``when``, as garbage was collected last."""
 
-    def look(self, when: int | None = None) -> None:
+    def look(self, when: int | None = None, theirs: Collection[Sequence[str]] = ()) -> None:
         """Find what there is now. Raises UsageError if some of it cannot be given.
 
         What the script no longer uses is still there until Python collects garbage. That goes
         through all objects of this process: with those of torch alone it takes 0.1 to 0.2 s. So it
         is done once for each value of ``when``, and once more if the script has made something
-        since. With None it is always done.
+        since. With None it is always done, unless ``theirs``, the `kinds` of others after `tidy`,
+        say what is still used: that is so if they are those of this script, each once.
         """
         now = None if when is None else (len(MADE), when)
-        if now is None or now != self._looked:
+        mine = self.kinds
+        sure = theirs and all([*one] == mine == [*dict.fromkeys(mine)] for one in theirs)
+        if (now is None or now != self._looked) and not sure:
             self.tidy()
             self._looked = now
         self._tensors = []
-        self._text = pack([self._described(one) for one in _those()])
+        self._text = pack([(type(one).__name__, self._plain(_said(one))) for one in _those()])
+
+    @property
+    def kinds(self) -> list[str]:
+        """The classes of all that the script trains with, and of what it no longer uses, if that is
+        there."""
+        return [type(one).__name__ for one in _those()]
 
     @staticmethod
     def tidy() -> None:
@@ -98,10 +108,9 @@ class Belongings:
         """Raise UsageError unless this script has what another worker has described, beside
         numbers. `tidy` comes before it."""
         mine, theirs = _those(), unpack(described)
-        if [type(one).__name__ for one in mine] != [kind for kind, _ in theirs]:
+        if (kinds := self.kinds) != (others := [kind for kind, _ in theirs]):
             raise UsageError(
-                f"its script trains with {_names(type(one).__name__ for one in mine)}, and the "
-                f"others' with {_names(kind for kind, _ in theirs)}"
+                f"its script trains with {_names(kinds)}, and the others' with {_names(others)}"
             )
         for one, (kind, said) in zip(mine, theirs, strict=True):
             if isinstance(one, torch.nn.Module):
@@ -110,36 +119,22 @@ class Belongings:
                     raise UsageError(f"its {kind} has other parameters or buffers than the others'")
 
     def take(self, described: bytes, numbers: Numbers) -> None:
-        """Let this script have what another worker has described, with these bytes of tensors."""
-        left = _Reader(numbers)
-        try:
-            for one, (_, said) in zip(_those(), unpack(described), strict=True):
-                _fill(one, left.filled(said))
-        except NONSENSE as error:
-            raise UsageError(f"what its script trains with does not fit: {error!r}") from error
+        """Let this script have what another worker has described, with these bytes of tensors.
+        Raises UsageError if they do not fit."""
+        there = self.expect(described, len(numbers))
+        write_bytes(there.tensors, 0, numbers)
+        there.settle()
 
-    def _described(self, one: Any) -> tuple[str, Any]:
-        if isinstance(one, torch.nn.Module):
-            said: Any = [*_held(one).items()]
-        elif isinstance(one, torch.optim.Optimizer):
-            if any(hasattr(param, "full_tensor") for param in _params(one)):
-                raise UsageError(
-                    "no worker has all of the parameters, as they are sharded: spotmpi cannot keep "
-                    "them in checkpoints, or give them to newcomers"
-                )
-            groups = [{n: v for n, v in group.items() if n != "params"} for group in _groups(one)]
-            said = groups, [one.state.get(param, {}) for param in _params(one)]
-        elif dataclasses.is_dataclass(one):
-            said = {name: getattr(one, name) for name in _shared_fields(one)}
-        else:
-            said = one.state_dict()
-        return type(one).__name__, self._plain(said)
+    def expect(self, described: bytes, size: int) -> Expected:
+        """Return what another worker has described, with so many bytes of tensors, before these are
+        there. Raises UsageError if it does not fit."""
+        return Expected(described, size)
 
     def _plain(self, value: Any) -> Any:
         """Return a value in which marks take the place of tensors; those are noted in order."""
         if isinstance(value, torch.Tensor):
             self._tensors.append(value)
-            return (_TENSOR, *_like(value), value.device.type)
+            return _mark(value)
         if isinstance(value, Mapping):
             return {name: self._plain(one) for name, one in value.items()}
         if isinstance(value, list | tuple):
@@ -147,33 +142,81 @@ class Belongings:
         return value
 
 
-class _Reader:
-    """Makes tensors of bytes, one after the other."""
+class Expected:
+    """What this script is to have from another worker, before the tensors have their numbers."""
 
-    def __init__(self, numbers: Numbers) -> None:
-        self._numbers = numbers
-        self._first = 0
+    def __init__(self, described: bytes, size: int) -> None:
+        """Raises UsageError if it does not fit."""
+        self.tensors: list[torch.Tensor] = []
+        """Those that get the numbers: the script's own ones, where they are alike, as memory that
+        is new takes more time than to fill it."""
+        self._left = size
+        with _fitting():
+            self._those = [
+                (one, self._filled(said, _said(one)))
+                for one, (_, said) in zip(_those(), unpack(described), strict=True)
+            ]
+            if self._left:
+                raise ValueError("there are too many numbers")
 
-    def filled(self, said: Any) -> Any:
-        """Return a description with the tensors in place of their marks, in memory of the host."""
+    def settle(self) -> None:
+        """Let the script have it. Raises UsageError if it does not fit."""
+        with _fitting():
+            for one, found in self._those:
+                _fill(one, found)
+
+    def _filled(self, said: Any, own: Any) -> Any:
+        """Return a description with tensors in place of their marks. ``own``: what is there now."""
         if isinstance(said, tuple) and said[:1] == (_TENSOR,):
-            return self._tensor(*said[1:])
+            return self._tensor(said, own)
         if isinstance(said, dict):
-            return {name: self.filled(one) for name, one in said.items()}
+            known = own if isinstance(own, Mapping) else {}
+            return {name: self._filled(one, known.get(name)) for name, one in said.items()}
         if isinstance(said, list | tuple):
-            return type(said)(self.filled(one) for one in said)
+            alike = isinstance(own, list | tuple) and len(own) == len(said)
+            those = own if alike else [None] * len(said)
+            return type(said)(self._filled(*both) for both in zip(said, those, strict=True))
         return said
 
-    def _tensor(self, kind: str, shape: Sequence[int], where: str) -> torch.Tensor:
+    def _tensor(self, mark: tuple[Any, ...], own: Any) -> torch.Tensor:
+        _, kind, shape, where = mark
         type_ = getattr(torch, kind)
         if not isinstance(type_, torch.dtype) or min(shape, default=0) < 0:
             raise ValueError(f"there is no tensor of {kind} {shape}")
-        last = self._first + math.prod(shape) * type_.itemsize
-        if last > len(self._numbers):
+        self._left -= math.prod(shape) * type_.itemsize
+        if self._left < 0:
             raise ValueError("there are too few numbers")
-        mine = self._numbers[self._first : last].copy()
-        self._first = last
-        return from_bytes(mine, type_, shape).to(where)
+        if not isinstance(own, torch.Tensor) or _mark(own) != mark:
+            own = torch.empty(tuple(shape), dtype=type_, device=where)
+        self.tensors.append(own)
+        return own
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Raise UsageError for what does not fit."""
+    try:
+        yield
+    except NONSENSE as error:
+        raise UsageError(f"what its script trains with does not fit: {error!r}") from error
+
+
+def _said(one: Any) -> Any:
+    """Return what there is to say of one thing that a script trains with. Raises UsageError if it
+    cannot be given."""
+    if isinstance(one, torch.nn.Module):
+        return [*_held(one).items()]
+    if isinstance(one, torch.optim.Optimizer):
+        if any(hasattr(param, "full_tensor") for param in _params(one)):
+            raise UsageError(
+                "no worker has all of the parameters, as they are sharded: spotmpi cannot keep "
+                "them in checkpoints, or give them to newcomers"
+            )
+        groups = [{n: v for n, v in group.items() if n != "params"} for group in _groups(one)]
+        return groups, [one.state.get(param, {}) for param in _params(one)]
+    if dataclasses.is_dataclass(one):
+        return {name: getattr(one, name) for name in _shared_fields(one)}
+    return one.state_dict()
 
 
 def _those() -> list[Any]:
@@ -202,7 +245,8 @@ def _fill(one: Any, found: Any) -> None:
     if isinstance(one, torch.nn.Module):
         with torch.no_grad():
             for there, (_, new) in zip(_held(one).values(), found, strict=True):
-                there.copy_(new)
+                if new is not there:
+                    there.copy_(new)
                 there.grad = None  # of the rehearsal
     elif isinstance(one, torch.optim.Optimizer):
         groups, states = found
@@ -226,9 +270,14 @@ def _shared_fields(state: Any) -> list[str]:
     return [name for name in names if not name.endswith("process_zero")]
 
 
+def _mark(tensor: torch.Tensor) -> tuple[str, str, list[int], str]:
+    """Return what takes the place of a tensor among plain values."""
+    return _TENSOR, *_like(tensor), tensor.device.type
+
+
 def _like(tensor: torch.Tensor) -> tuple[str, list[int]]:
     return str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
 
 
-def _names(kinds: Iterator[str]) -> str:
+def _names(kinds: Sequence[str]) -> str:
     return ", ".join(kinds) or "nothing"

@@ -308,13 +308,16 @@ class Collectives(Calls):
         wanted, answers = self.rank != source, self.standing.answers
         mine = [one.detach().contiguous() for one in tensors] if self.rank in givers else []
         about = ", ".join(f"{one.numel()} numbers of {one.dtype}" for one in tensors)
+        # Not into the tensors: they may be the next ones that are given.
+        found = np.empty(size if wanted else 0, np.uint8)
+        write = partial(_put, found) if wanted else None
         try:
-            found = self.give(givers, size, partial(read_bytes, mine), about, wanted)
+            self.give(givers, size, partial(read_bytes, mine), about, write)
         except PeersLost:
             answers.keep(f"{size} bytes from {source}", pack({}))
             raise lost(source) from None
         if wanted:
-            write_bytes(tensors, found)
+            write_bytes(tensors, 0, found)
         answers.keep(f"{size} bytes from {source}", self._said(source, tensors))
 
     def _said(self, source: int, tensors: Sequence[torch.Tensor]) -> bytes | None:
@@ -331,28 +334,28 @@ class Collectives(Calls):
         size: int,
         read: Callable[[int, Numbers], None],
         about: str,
-        wanted: bool,
-    ) -> Numbers:
-        """Return ``size`` bytes that the first of these ranks has, or none where they are not
-        ``wanted``. If it is lost, the next one that lives gives all of its own. Raises PeersLost if
+        write: Callable[[int, Numbers], None] | None,
+    ) -> None:
+        """Have all workers write ``size`` bytes that the first of these ranks has. If it is lost,
+        the next one that lives gives all of its own, from the first byte on. Raises PeersLost if
         none is left. ``read``: fills an array with those from a place on. ``about``: says what they
-        are, alike on all."""
-        found, begin, giver = np.empty(size if wanted else 0, np.uint8), 0, None
+        are, alike on all. ``write``: gets those from a place on; None on a worker that needs
+        none."""
+        begin, giver = 0, None
         while begin < size:
             if giver not in self.standing.alive:
                 begin, giver = 0, next((one for one in givers if one in self.standing.alive), None)
             if giver is None:
                 raise PeersLost(f"all workers that had {about} are lost")
             many = min(_AT_ONCE, size - begin)
-            write = partial(read, begin) if self.rank == giver else None
+            own = partial(read, begin) if self.rank == giver else None
             what = f"{about} from rank {giver}, from byte {begin} on"
-            said, workers = self.group.bytes_of_one(many, what, write)
+            said, workers = self.group.bytes_of_one(many, what, own)
             self._heard(one for one in workers if one in self.standing.ranks)
             if giver in self.standing.alive:
-                if wanted:
-                    found[begin : begin + many] = said
+                if write is not None:
+                    write(begin, said)
                 begin += many
-        return found
 
     def _heard(self, workers: Iterable[WorkerId]) -> None:
         """Note who had a part in a call. If the first one is gone since the last call, the first
@@ -473,6 +476,11 @@ class Collectives(Calls):
     def take_step(self) -> None:
         """Count a step that all take with sums in groups of some."""
         self._add_up([torch.zeros(1)], torch.float32, 1, step=True)
+
+
+def _put(out: Numbers, begin: int, numbers: Numbers) -> None:
+    """Write bytes into an array."""
+    out[begin : begin + len(numbers)] = numbers
 
 
 def check_size(size: int) -> None:

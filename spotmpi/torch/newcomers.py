@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.protocol.plain_values import pack, unpack
+from spotmpi.torch.belongings import Expected
 from spotmpi.torch.collectives import NO_PASS, Collectives
-from spotmpi.torch.dealing import Place
+from spotmpi.torch.dealing import Place, Samples
 from spotmpi.torch.loaders import Dealt, Orders
 from spotmpi.torch.passes import Pass, Passes, Rhythm
-from spotmpi.torch.tensors import Numbers
+from spotmpi.torch.tensors import Numbers, write_bytes
 from spotmpi.torch.torch_rounds import values_of
 
 __all__ = ["Entrance"]
@@ -164,6 +166,8 @@ class Entrance:
         all that they have begun, as far as it knows. Return True if they are, and the others are
         there."""
         calls, begun = self.calls, self.calls.standing.trained
+        if passes >= len(begun):
+            self._belongings.tidy()  # before the others wait for it, as a rule
         if calls.group.joins and passes >= len(begun):
             calls.group.let_in()  # and then the others are at this pass, or a later one
             if passes > len(begun):
@@ -327,7 +331,8 @@ class Entrance:
         that it has rehearsed with. Collective. Raises Left on a newcomer that cannot take it."""
         calls, standing = self.calls, self.calls.standing
         place = (calls.rank, calls.share) if calls.rehearses else None
-        found = values_of(calls.group.exchange((place, course, held), "newcomers"))
+        mine = place, course, held, self._belongings.kinds if calls.rehearses else []
+        found = values_of(calls.group.exchange(mine, "newcomers"))
         come = {worker: there for worker, (there, *_) in found.items() if there is not None}
         taken = {standing.ranks[worker] for worker in found.keys() - come.keys()}
         for worker, (rank, share) in come.items():
@@ -336,7 +341,7 @@ class Entrance:
                 taken.add(rank)
         if calls.rehearses and calls.group.worker not in standing.ranks:
             raise calls.group.turned_away(f"another worker has rank {calls.rank} by now")
-        theirs = {there for worker, (_, there, _) in found.items() if worker not in come}
+        theirs = {there for worker, (_, there, *_) in found.items() if worker not in come}
         if calls.rehearses and course not in theirs:
             raise calls.group.turned_away(_STRAYS)
         if calls.rehearses and standing.answers.sums < standing.sums_needed:
@@ -348,7 +353,8 @@ class Entrance:
         held_by = {worker for worker in come if found[worker][2]} & standing.ranks.keys()
         self._held = {standing.ranks[worker] for worker in held_by}
         if come:
-            self._give([standing.ranks[worker] for worker in found if worker not in come], within)
+            givers = [standing.ranks[worker] for worker in found if worker not in come]
+            self._give(givers, [found[worker][3] for worker in come], within)
         if calls.rehearses:
             if within is not None:
                 standing.trained.pop()  # it begins once more
@@ -358,34 +364,37 @@ class Entrance:
             calls.group.trains()
             calls.group.recent = True
 
-    def _give(self, givers: list[int], within: Pass | None) -> None:
+    def _give(
+        self, givers: list[int], kinds: Collection[Sequence[str]], within: Pass | None
+    ) -> None:
         """Give what the first of these ranks trains with to those that rehearse, and where it is
-        ``within`` a pass; the next one goes on for one that is lost. Collective."""
+        ``within`` a pass; the next one goes on for one that is lost. ``kinds``: of what those have
+        (`Belongings.kinds`). Collective."""
         calls, belongings, looked = self.calls, self._belongings, False
         place = None if within is None or calls.rehearses else within.place
 
         def describe() -> bytes:
             nonlocal looked
             looked = True
-            return pack(tuple(self._told(within, place)))
+            return pack(tuple(self._told(kinds, within, place)))
 
         def read(begin: int, out: Numbers) -> None:
             nonlocal looked
             if not looked:  # this worker goes on for the one that did
-                belongings.look()
+                belongings.look(theirs=kinds)
                 looked = True
-            belongings.read(begin, out, _left(place))
+            belongings.read(begin, out, _tensors(place and place.left))
 
-        if calls.rehearses:
-            belongings.tidy()  # while another one looks
         told = _Told(*unpack(calls.group.from_one_of_all(describe)))
+        size, write = told.size + (told.left or 0), None
         if calls.rehearses:
-            self._check(told)
-        size = told.size + (told.left or 0)
-        numbers = calls.give(givers, size, read, "what newcomers need", calls.rehearses)
+            expected = self._expect(told)
+            left = None if told.left is None else np.empty(told.left // 8, np.int64)
+            write = partial(write_bytes, [*expected.tensors, *_tensors(left)])
+        calls.give(givers, size, read, "what newcomers need", write)
         if calls.rehearses:
             try:
-                belongings.take(told.described, numbers[: told.size])
+                expected.settle()
                 self._script.orders.take(told.orders)
             except UsageError as error:
                 raise calls.group.turned_away(str(error)) from None
@@ -393,21 +402,22 @@ class Entrance:
             self._rhythm = Rhythm(*told.rhythm)
             calls.standing.answers.sums = told.sums
             if within is not None:
-                left = None if told.left is None else numbers[told.size :].copy().view(np.int64)
                 self._place = Place(*told.place, left)
 
-    def _told(self, within: Pass | None, place: Place | None) -> _Told:
+    def _told(
+        self, kinds: Collection[Sequence[str]], within: Pass | None, place: Place | None
+    ) -> _Told:
         """Return what newcomers are told. Raises PeersLost on a newcomer: nobody else is left."""
         if self.calls.rehearses:
             raise PeersLost("all workers that had the model are lost")
         try:
-            self._belongings.look()
+            self._belongings.look(theirs=kinds)
         except Exception as error:  # noqa: BLE001 - it is the newcomer's problem, and not theirs
             return _Told(problem=f"what the others train with cannot be given: {error!r}")
         return _Told(
             described=self._belongings.described,
             size=self._belongings.size,
-            left=next((one.nbytes for one in _left(place)), None),
+            left=None if place is None or place.left is None else place.left.nbytes,
             orders=self._script.orders.told(within and within.way and within.way.loader),
             place=(0, 1) if place is None else place[:2],
             moved=(self._moved, self._moves),
@@ -415,16 +425,17 @@ class Entrance:
             sums=self.calls.standing.answers.sums,
         )
 
-    def _check(self, told: _Told) -> None:
-        """Raise Left if there is a problem with what all others have."""
+    def _expect(self, told: _Told) -> Expected:
+        """Return what this newcomer is to have. Raises Left if there is a problem with it."""
         try:
             if told.problem is not None:
                 raise UsageError(told.problem)
             self._belongings.check(told.described)
+            return self._belongings.expect(told.described, told.size)
         except UsageError as error:
             raise self.calls.group.turned_away(str(error)) from None
 
 
-def _left(place: Place | None) -> list[torch.Tensor]:
-    """Return the samples of a place as a tensor, if it has some."""
-    return [] if place is None or place.left is None else [torch.from_numpy(place.left)]
+def _tensors(left: Samples | None) -> list[torch.Tensor]:
+    """Return samples that are left as a tensor, if there are any."""
+    return [] if left is None else [torch.from_numpy(left)]

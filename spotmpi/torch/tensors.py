@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -55,13 +55,30 @@ def bytes_of(tensor: torch.Tensor) -> Any:
 
 def read_bytes(tensors: Iterable[torch.Tensor], begin: int, out: Numbers) -> None:
     """Fill ``out`` with the bytes of all these tensors' numbers from ``begin`` on."""
-    first, end = 0, begin + len(out)
+    for one, there, here in _parts(tensors, begin, out):
+        here[:] = _flat(one)[there].cpu().numpy()
+
+
+def write_bytes(tensors: Iterable[torch.Tensor], begin: int, numbers: Numbers) -> None:
+    """Give all these tensors the numbers with these bytes, which are those from ``begin`` on."""
+    for one, there, here in _parts(tensors, begin, numbers):
+        whole = one.detach().contiguous()  # its own memory, or a copy
+        _flat(whole)[there].copy_(torch.from_numpy(here))
+        if not one.is_contiguous():
+            one.detach().copy_(whole)
+
+
+def _parts(
+    tensors: Iterable[torch.Tensor], begin: int, numbers: Numbers
+) -> Iterator[tuple[torch.Tensor, slice, Numbers]]:
+    """Yield the tensors whose bytes are among those from ``begin`` on, which of their bytes these
+    are, and their place in ``numbers``."""
+    first, end = 0, begin + len(numbers)
     for one in tensors:
         last = first + one.nbytes
-        if first < end and begin < last:
-            part = _flat(one)[max(begin - first, 0) : end - first]
-            at = max(first - begin, 0)
-            out[at : at + len(part)] = part.cpu().numpy()
+        start, stop = max(begin, first), min(end, last)
+        if start < stop:
+            yield one, slice(start - first, stop - first), numbers[start - begin : stop - begin]
         first = last
 
 
@@ -69,19 +86,6 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor's bytes where it is: its own memory, if it is contiguous."""
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(torch.uint8) if flat.numel() else flat.byte()
-
-
-def write_bytes(tensors: Iterable[torch.Tensor], numbers: Numbers) -> None:
-    """Give all these tensors the numbers with these bytes."""
-    first = 0
-    for one in tensors:
-        last = first + one.nbytes
-        whole = one.is_contiguous()
-        there = one if whole else torch.empty_like(one, memory_format=torch.contiguous_format)
-        _flat(there).copy_(torch.from_numpy(numbers[first:last]))
-        if not whole:
-            one.detach().copy_(there)
-        first = last
 
 
 def from_bytes(there: Any, kind: torch.dtype, shape: Sequence[int]) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class Numbers(Belongings):
         super().__init__()
         self.model = torch.full((3,), float(worker), dtype=torch.float64)
 
-    def look(self, when: int | None = None) -> None:
+    def look(self, when: int | None = None, theirs: Any = ()) -> None:
         """Give the model."""
         self._tensors, self._text = [self.model], pack("model")
 
@@ -93,9 +94,9 @@ class Numbers(Belongings):
         """Know what it is."""
         assert described == pack("model")
 
-    def take(self, described: bytes, numbers: Any) -> None:
+    def expect(self, described: bytes, size: int) -> Any:
         """Have the others'."""
-        self.model.copy_(torch.from_numpy(numbers).view(torch.float64))
+        return SimpleNamespace(tensors=[self.model], settle=lambda: None)
 
 
 class OwnOrder(DistributedSampler[int]):
