@@ -1,8 +1,8 @@
 """What a torch script trains with, found by itself, and how a newcomer gets all of it.
 
-These are the modules in DistributedDataParallel, optimizers, learning rate schedulers, scalers, and
-the numbers of Hugging Face's Trainer, in the order in which the script has made them. All that live
-are alike on all workers.
+These are the modules in DistributedDataParallel, optimizers, learning rate schedulers, scalers, the
+numbers of Hugging Face's Trainer, and Lightning's best models so far, in the order in which the
+script has made them. All that live are alike on all workers.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ __all__ = ["Belongings", "Expected"]
 
 _TENSOR = "\0tensor"
 """Marks the place of a tensor among plain values; its type, shape and kind of device follow."""
+_LARGE = torch.nn.Module, torch.optim.Optimizer
+"""What has large tensors, which are nobody else's."""
 
 
 class Belongings:
@@ -148,12 +150,13 @@ class Expected:
     def __init__(self, described: bytes, size: int) -> None:
         """Raises UsageError if it does not fit."""
         self.tensors: list[torch.Tensor] = []
-        """Those that get the numbers: the script's own ones, where they are alike, as memory that
-        is new takes more time than to fill it."""
+        """Those that get the numbers: those of the script's modules and optimizers, where they are
+        alike, as memory that is new takes more time than to fill it."""
         self._left = size
+        self._used: set[int] = set()
         with _fitting():
             self._those = [
-                (one, self._filled(said, _said(one)))
+                (one, self._filled(said, _said(one) if isinstance(one, _LARGE) else None))
                 for one, (_, said) in zip(_those(), unpack(described), strict=True)
             ]
             if self._left:
@@ -186,8 +189,10 @@ class Expected:
         self._left -= math.prod(shape) * type_.itemsize
         if self._left < 0:
             raise ValueError("there are too few numbers")
-        if not isinstance(own, torch.Tensor) or _mark(own) != mark:
+        alike = isinstance(own, torch.Tensor) and _mark(own) == mark
+        if not alike or own.data_ptr() in self._used:  # one may stand in two places
             own = torch.empty(tuple(shape), dtype=type_, device=where)
+        self._used.add(own.data_ptr())
         self.tensors.append(own)
         return own
 

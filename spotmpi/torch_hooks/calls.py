@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
 import weakref
@@ -28,6 +29,11 @@ OWN_CALLS = (
 )
 """The calls that a group of spotmpi makes itself: those for objects, and a barrier."""
 
+_KEEPERS = (
+    "lightning.pytorch.callbacks.model_checkpoint",
+    "pytorch_lightning.callbacks.model_checkpoint",
+)
+"""Modules with what knows the best models so far: it votes on a model that is better."""
 _ASKS = "asks_group"
 """An attribute of a function that has been replaced."""
 _NOTES = "notes"
@@ -79,18 +85,30 @@ def note_what_is_made() -> None:
     """From now on note what scripts train with: it is all that a newcomer needs. Local."""
     torch = sys.modules["torch"]
     rates = torch.optim.lr_scheduler
-    # How far a script for Hugging Face's Trainer is.
-    states = getattr(sys.modules.get("transformers.trainer_callback"), "TrainerState", None)
-    for kind in (
+    kinds = [
         torch.nn.parallel.DistributedDataParallel,
         torch.optim.Optimizer,
         # Each of these has a constructor that does not call that of the first one.
         *(rates.LRScheduler, rates.ReduceLROnPlateau, rates.SequentialLR, rates.ChainedScheduler),
         torch.amp.GradScaler,
-        *([] if states is None else [states]),
-    ):
+        # How far a script for Hugging Face's Trainer is.
+        *_loaded("transformers.trainer_callback", "TrainerState"),
+    ]
+    best = [kind for module in _KEEPERS for kind in _loaded(module, "ModelCheckpoint")]
+    if best:  # a script has made them before the group, in an order that garbage may have changed
+        those = [one for one in gc.get_objects() if issubclass(type(one), tuple(best))]
+        noted = {id(ref()) for ref in MADE}
+        those = [one for one in those if id(one) not in noted]
+        MADE.extend(map(weakref.ref, sorted(those, key=lambda one: one.state_key)))
+    for kind in (*kinds, *best):
         if not hasattr(kind.__init__, _NOTES):
             kind.__init__ = _noting(kind.__init__)
+
+
+def _loaded(module: str, name: str) -> list[Any]:
+    """Return this class in a list, if its module is loaded."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return [] if kind is None else [kind]
 
 
 def _noting(usual: Callable[..., None]) -> Callable[..., None]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from spotmpi.errors import UsageError  # noqa: E402
 from spotmpi.torch import belongings  # noqa: E402
 from spotmpi.torch.belongings import Belongings  # noqa: E402
 from spotmpi.torch.tensors import read_bytes, write_bytes  # noqa: E402
+from spotmpi.torch_hooks import calls  # noqa: E402
 from tests.torch.test_newcomers import held, made  # noqa: E402, F401
 
 
@@ -61,6 +64,61 @@ def test_what_the_script_does_not_have_yet_is_made(made: Any) -> None:  # noqa: 
     ours[1].state.clear()
     taken.take(given.described, given.numbers)
     assert held(ours) == held(theirs)
+
+
+def test_one_tensor_may_stand_in_two_places(made: Any) -> None:  # noqa: F811
+    """On one worker, and not on another one."""
+    theirs, given = made(3), Belongings()
+    given.look()
+    ours, taken = made(1), Belongings()
+    for state in ours[1].state.values():
+        state["exp_avg"] = state["exp_avg_sq"]
+    taken.take(given.described, given.numbers)
+    assert held(ours) == held(theirs)
+
+
+class ModelCheckpoint:
+    """As Lightning's."""
+
+    def __init__(self, name: str, best: float, last: float) -> None:
+        self.state_key = name
+        self.best, self.paths = torch.tensor(best), {"kept/a": torch.tensor(last)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "paths": self.paths}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.paths = state["best"], state["paths"]
+
+
+def test_the_best_models_so_far_are_what_a_script_trains_with(
+    made: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though they are made before the group; in the order of their names."""
+    made(1)[:] = []
+    monkeypatch.setattr(calls, "MADE", belongings.MADE)
+    there = SimpleNamespace(ModelCheckpoint=ModelCheckpoint)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch.callbacks.model_checkpoint", there)
+    monkeypatch.setattr(ModelCheckpoint, "__init__", ModelCheckpoint.__init__)  # put back
+    belongings.MADE[:] = []
+    theirs = [ModelCheckpoint("b", 1.0, 2.0), ModelCheckpoint("a", 3.0, 4.0)]
+    calls.note_what_is_made()
+    theirs.append(ModelCheckpoint("0", 5.0, 6.0))
+    calls.note_what_is_made()
+    assert [one().state_key for one in belongings.MADE] == ["a", "b", "0"]
+    given = Belongings()
+    given.look()
+    ours = [ModelCheckpoint(name, 0.0, 0.0) for name in "ab0"]
+    for one in ours:
+        one.paths["kept/a"] = one.best  # as it was the last one, too
+        one.paths["kept/b"] = one.best
+    best = ours[0].best
+    belongings.MADE[:] = map(weakref.ref, ours)
+    Belongings().take(given.described, given.numbers)
+    for one, other in zip(ours, (theirs[1], theirs[0], theirs[2]), strict=True):
+        assert one.state_dict() == other.state_dict()
+    assert not best  # others may have it
 
 
 @pytest.mark.parametrize("more", [-1, 1])

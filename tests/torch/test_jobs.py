@@ -184,7 +184,12 @@ def test_a_newcomer_joins_within_the_only_epoch(start, long: Any) -> None:  # no
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("package", [*EPOCHS])
-def test_a_job_that_was_stopped_goes_on(start, long: Any, package: str) -> None:  # noqa: F811
+def test_a_job_that_was_stopped_goes_on(
+    start,  # noqa: F811
+    tmp_path: Path,
+    long: Any,
+    package: str,
+) -> None:
     how = "run", "-n", 2, "--checkpoint", "kept"
     first = start(*how, script := long(package, 12))
     first.until("rank 0: .* epoch 3$")
@@ -201,6 +206,8 @@ def test_a_job_that_was_stopped_goes_on(start, long: Any, package: str) -> None:
     # (Lightning tests after as many batches as an epoch has: fewer were left of the fourth one.)
     untested = package == "lightning" and int(step) > 3 * LIGHTNING_STEPS
     assert [int(number) for _, number in said] == [*over, *range(4 + untested, 13)]
+    if package == "lightning":  # it goes on from the best one so far, which has its place
+        assert [one.name for one in (tmp_path / "kept").glob("*.ckpt")] == ["best.ckpt"]
     # In the rehearsal it has the model of the checkpoint before each pass, and after it.
     assert len({right for right, _ in said[: len(over)]}) <= 1
     assert float(said[len(over)][0]) > 0.7
