@@ -28,7 +28,7 @@ __all__ = ["Belongings", "Expected"]
 _TENSOR = "\0tensor"
 """Marks the place of a tensor among plain values; its type, shape and kind of device follow."""
 _LARGE = torch.nn.Module, torch.optim.Optimizer
-"""What has large tensors, which are nobody else's."""
+"""Classes with the most tensors. What else has one may share it with others."""
 
 
 class Belongings:
@@ -153,7 +153,9 @@ class Expected:
         """Those that get the numbers: those of the script's modules and optimizers, where they are
         alike, as memory that is new takes more time than to fill it."""
         self._left = size
+        """Bytes that no tensor is there for yet."""
         self._used: set[int] = set()
+        """Where ``tensors`` begin in memory."""
         with _fitting():
             self._those = [
                 (one, self._filled(said, _said(one) if isinstance(one, _LARGE) else None))

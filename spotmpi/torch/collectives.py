@@ -34,7 +34,7 @@ _RANK_0_IS_GONE = (
     "spotmpi: rank 0 is gone: what the script does on rank 0 alone, such as to save the model, is "
     "done by nobody from now on; docs/pytorch.md, DistributedDataParallel, says what to write"
 )
-_STANDS_IN = (
+_ANOTHER_SAVES = (
     "spotmpi: rank {} is gone: from now on rank {} saves what {} would save on rank 0; what the "
     "script itself does on rank 0 alone is done by nobody (docs/pytorch.md, Accelerate)"
 )
@@ -366,7 +366,7 @@ class Collectives(Calls):
         if before < first == self.rank:
             libraries = " and ".join(let_first_stand_in())
             if libraries:
-                said = _STANDS_IN.format(before, first, libraries)
+                said = _ANOTHER_SAVES.format(before, first, libraries)
                 print(said, file=sys.stderr, flush=True)
             elif before == 0:
                 print(_RANK_0_IS_GONE, file=sys.stderr, flush=True)

@@ -186,6 +186,8 @@ class Entrance:
         let_in = not one.fixed_length and calls.group.strays <= _MOST_STRAYS
         if not (ready and let_in and self._belongings.has_optimizer):
             return False
+        if not (calls.group.joins or calls.standing.within):
+            return False  # they wait where a pass begins
         if not self._waits(self.passes.rehearsed) or not calls.standing.within:
             return False
         self._admit(self.passes.course, one, held=given and one.way is not None and one.way.lasts)

@@ -233,7 +233,6 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def _say_what_was_missed(self) -> None:
         """The first worker that lives tells the user of samples that nobody has used."""
-        self._catch_up()
         missed = self.entrance.passes.missed
         if missed and self.is_first:
             print(

@@ -1,4 +1,5 @@
-"""Functions of torch.distributed that are replaced. Imports no torch: `import torch` calls this."""
+"""What is replaced in torch: functions of torch.distributed, and constructors of what scripts train
+with. Imports no torch: `import torch` calls this."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _KEEPERS = (
     "lightning.pytorch.callbacks.model_checkpoint",
     "pytorch_lightning.callbacks.model_checkpoint",
 )
-"""Modules with what knows the best models so far: it votes on a model that is better."""
+"""Modules of Lightning whose `ModelCheckpoint` knows the best models so far."""
 _ASKS = "asks_group"
 """An attribute of a function that has been replaced."""
 _NOTES = "notes"
@@ -95,7 +96,7 @@ def note_what_is_made() -> None:
         *_loaded("transformers.trainer_callback", "TrainerState"),
     ]
     best = [kind for module in _KEEPERS for kind in _loaded(module, "ModelCheckpoint")]
-    if best:  # a script has made them before the group, in an order that garbage may have changed
+    if best:  # the script has made them by now; Python knows them in another order on each worker
         those = [one for one in gc.get_objects() if issubclass(type(one), tuple(best))]
         noted = {id(ref()) for ref in MADE}
         those = [one for one in those if id(one) not in noted]

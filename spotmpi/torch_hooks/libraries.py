@@ -60,8 +60,9 @@ class _Question(NamedTuple):
     names: Sequence[str]
     """The properties and methods of the class that answer."""
     askers: Sequence[str]
-    """Modules of the library. They do on rank 0 alone what any worker could, such as to save a
-    model; what a script does so may need what it has made on rank 0 alone before."""
+    """Modules that get the first worker's answer: those of libraries. They do on rank 0 alone what
+    any worker could do, such as to save a model. What a script does there may need what it has made
+    there before."""
 
 
 _HUGGING = ("transformers", "accelerate")
@@ -86,17 +87,17 @@ _QUESTIONS = (
         _HUGGING,
     ),
     *(
-        _Question(f"{library}.strategies.parallel", "ParallelStrategy", ("is_global_zero",), those)
-        for library, those in (
-            ("lightning.pytorch", _LIGHTNING),
-            ("lightning.fabric", _LIGHTNING),
-            ("pytorch_lightning", _LIGHTNING),
-            ("lightning_fabric", _LIGHTNING),
+        _Question(f"{one}.strategies.parallel", "ParallelStrategy", ("is_global_zero",), _LIGHTNING)
+        for one in (
+            "lightning.pytorch",
+            "lightning.fabric",
+            "pytorch_lightning",
+            "lightning_fabric",
         )
     ),
 )
 _DECORATORS = ("on_main_process", "on_local_main_process")
-"""Functions of Accelerate that ask for others: for a script's, and for logs, which rank 0 began."""
+"""Functions of Accelerate that ask for others: for functions of the script, and for logs."""
 _STANDS_IN = "stands_in"
 """An attribute of a function that has been replaced."""
 
@@ -136,8 +137,8 @@ def _is_first() -> bool:
 
 
 def _asks(question: _Question) -> bool:
-    """Return True if the question that is under way is the library's own, and not about the script
-    or a log."""
+    """Return True if a library asks the question that is under way, for itself: not for the script,
+    and not for a log."""
     for name, code in _callers():
         if not _is_in(name, _BETWEEN) and code.co_name not in question.names:
             return _is_in(name, question.askers) and code.co_name not in _DECORATORS

@@ -76,7 +76,6 @@ def hang() -> None:
     group, rank = dist.new_group([1, 2]), dist.get_rank()
     dist.barrier()
     if rank == 2:
-        threading.Lock().acquire()
         threading.Event().wait()
     there = torch.tensor([rank])
     if rank == 1:

@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 import torch.distributed as dist  # noqa: E402
 
 from spotmpi.fabric.sim.faults import Kill  # noqa: E402
+from spotmpi.torch import collectives  # noqa: E402
 from spotmpi.torch.collectives import Calls, Collectives  # noqa: E402
 from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
 from spotmpi.torch_hooks import libraries  # noqa: E402
@@ -86,7 +87,25 @@ def test_accelerate_saves_on_the_first_worker_that_lives(
 _NAMES = "is_main_process", "is_local_main_process"
 
 
-def test_each_worker_in_turn_stands_in(second: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("libraries", [[], ["one", "another"]])
+def test_the_next_worker_stands_in_for_one_that_stood_in(
+    second: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    libraries: list[str],
+) -> None:
+    monkeypatch.setattr(collectives, "let_first_stand_in", lambda: libraries)
+    monkeypatch.setattr(second, "rank", 2)
+    second._heard([1, 2])
+    assert not capsys.readouterr().err
+    second._heard([2])
+    said = "rank 1 is gone: from now on rank 2 saves what one and another would save on rank 0"
+    assert (said in capsys.readouterr().err) == bool(libraries)
+
+
+def test_only_the_first_worker_that_lives_stands_in(
+    second: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     second._heard([0, 1])
     assert not capsys.readouterr().err
     second._heard([2])  # not this one
