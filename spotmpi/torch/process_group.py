@@ -28,6 +28,7 @@ from spotmpi.torch.pending import Arrival, Arrivals, Call
 from spotmpi.torch.tensors import bytes_of
 from spotmpi.torch.torch_rounds import Rounds
 from spotmpi.torch_hooks.calls import note_what_is_made, replace_calls, tell_of_groups
+from spotmpi.torch_hooks.compiler import leave_uncompiled_all
 from spotmpi.torch_hooks.libraries import asked_in, is_alike
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
@@ -66,6 +67,7 @@ def register() -> None:
         tell_of_groups(_note)
         note_what_is_made()
         follow_loaders(_entrance)
+        leave_uncompiled_all([WorkerGroup, Call, Arrival])
 
 
 def workers() -> tuple[int, ...]:

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from spotmpi.torch_hooks.compiler import leave_uncompiled
+
 __all__ = [
     "MADE",
     "OWN_CALLS",
@@ -61,6 +63,7 @@ def _asking_group(usual: Callable[..., Any]) -> Callable[..., Any]:
         return usual(*given, **named) if ours is None else ours(group, **arguments)
 
     setattr(call, _ASKS, True)
+    leave_uncompiled(call)
     return call
 
 

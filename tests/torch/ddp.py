@@ -1,10 +1,10 @@
 """A script for `test_process_group`: DistributedDataParallel, as it is written for torchrun, with
 workers that kill themselves in a hook of the backward pass.
 
-``ddp.py DEVICE DEATHS SAMPLER``: ``worker@step,..``, or ``worker~SECONDS,..`` to die at that time,
-be it in the constructor, in an optimizer's step or in any call. The sampler is one of a loader with
-a process of its own; each worker writes to a file which batch it is about to use, and then who had
-a part in the sum.
+``ddp.py DEVICE DEATHS SAMPLER [COMPILED]``: ``worker@step,..``, or ``worker~SECONDS,..`` to die at
+that time, be it in the constructor, in an optimizer's step or in any call. The sampler is one of a
+loader with a process of its own; each worker writes to a file which batch it is about to use, and
+then who had a part in the sum. Compiled: ``model``, or all of a ``pass`` forward and backward.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def end() -> None:
 
 def main() -> None:
     """Train, and say what came of it."""
-    _, device, deaths_, how = sys.argv
+    _, device, deaths_, how, *compiled = sys.argv
     planned = [death for death in deaths_.split(",") if death]
     deaths = {int(one): int(at) for one, sign, at in (d.partition("@") for d in planned) if sign}
     for one, sign, at in (death.partition("~") for death in planned):
@@ -68,7 +68,8 @@ def main() -> None:
     assert dist.is_torchelastic_launched()
     assert os.environ["LOCAL_RANK"] == os.environ["RANK"] == str(rank)
     module = made().to(device)
-    model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.002)
+    bucket = 25 if compiled else 0.002  # torch compiles none that are smaller than the first one
+    model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=bucket)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     told = open(f"used-{rank}", "w")  # noqa: SIM115 - to the end
     x, y = (one.to(device) for one in data())
@@ -79,6 +80,15 @@ def main() -> None:
             end()
 
     module[0].weight.register_hook(die)
+
+    if compiled == ["model"]:
+        model = torch.compile(model, backend="eager")
+
+    def learn(batch: torch.Tensor) -> None:
+        torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+
+    if compiled == ["pass"]:
+        learn = torch.compile(learn, backend="eager")
     sampler = SAMPLERS[how](x, seed=5)
     loader = DataLoader(range(len(x)), 16, sampler=sampler, num_workers=1)
     for epoch in range(4):
@@ -86,7 +96,7 @@ def main() -> None:
         for batch in loader:
             print(json.dumps([epoch, batch.tolist()]), file=told, flush=True)
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            learn(batch)
             print(json.dumps(spotmpi.torch.workers()), file=told, flush=True)
             optimizer.step()
             step += 1

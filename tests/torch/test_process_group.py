@@ -326,9 +326,17 @@ def test_ddp_goes_on_without_those_killed(tmp_path: Path, deaths: str, sampler: 
     check_ddp(tmp_path, "cpu", deaths, sampler)
 
 
-def check_ddp(folder: Path, device: str, deaths: str, sampler: str = "torch") -> None:
+@pytest.mark.matrix
+@pytest.mark.parametrize("compiled", ["model", "pass"])
+def test_what_torch_compiles_goes_on(tmp_path: Path, compiled: str) -> None:
+    check_ddp(tmp_path, "cpu", "0@20,2@50", "torch", compiled)
+
+
+def check_ddp(
+    folder: Path, device: str, deaths: str, sampler: str = "torch", *compiled: str
+) -> None:
     """Run the script with these deaths, and check what the others say."""
-    running = run(folder, HERE / "ddp.py", device, deaths, sampler)
+    running = run(folder, HERE / "ddp.py", device, deaths, sampler, *compiled)
     assert running.wait() == 0, running.output
     finals = [
         line.split("FINAL ")[1].split() for line in running.output.splitlines() if "FINAL " in line
