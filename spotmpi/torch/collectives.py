@@ -22,7 +22,7 @@ from spotmpi.torch.tensors import Numbers, bytes_of, from_bytes, read_bytes, wri
 from spotmpi.torch.torch_rounds import Rounds, values_of
 from spotmpi.torch_hooks.libraries import divides_whole_numbers, let_first_stand_in
 
-__all__ = ["NO_PASS", "Calls", "Collectives", "check_size", "like", "lost"]
+__all__ = ["NO_PASS", "SUM_OF_LIVING", "Calls", "Collectives", "check_size", "like", "lost"]
 
 NO_PASS = (
     "it can only join where a pass through a DataLoader with DistributedSampler or ElasticSampler, "
@@ -54,6 +54,14 @@ _FOLDS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "BOR": torch.bitwise_or,
     "BXOR": torch.bitwise_xor,
 }
+SUM_OF_LIVING = "SUM_OF_LIVING"
+"""An operation beside those of torch: a sum of floats that does not count as if all were there."""
+_TIMES: Mapping[str, Callable[[int], int | None]] = {
+    "SUM": lambda size: size,
+    "AVG": lambda _: 1,
+    SUM_OF_LIVING: lambda _: None,
+}
+"""How many times the mean a result is, by operation; None: as many as have brought something."""
 
 
 class Calls:
@@ -95,8 +103,8 @@ class Calls:
         """Return on all what ``value`` returns on the worker of this rank, and that rank. Raises
         PeersLost if it is lost. ``stands_in``: if rank 0 is lost, the first worker that lives takes
         its place. ``asked``: what for, in short."""
-        if not 0 <= source < self.size:
-            raise UsageError(f"there is no rank {source} among {self.size} workers")
+        if not 0 <= source < len(self.ranks):
+            raise UsageError(f"there is no rank {source} among {len(self.ranks)} workers")
         return self._given(source, value, stands_in and source == 0, asked)
 
     def _given(
@@ -106,10 +114,11 @@ class Calls:
         raise NotImplementedError
 
     def _add_up(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int, step: bool
+        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int | None, step: bool
     ) -> None:
-        """Write the mean of all workers' tensors into these, ``times`` this number. They are on one
-        device. ``kind``: the type in which they are summed. ``step``: see `reduce`."""
+        """Write the mean of all workers' tensors into these, ``times`` this number; None: times the
+        number of those that brought something. They are on one device. ``kind``: the type in which
+        they are summed. ``step``: see `reduce`."""
         raise NotImplementedError
 
     def post(self, to: int, key: bytes, content: Any) -> None:
@@ -140,7 +149,8 @@ class Calls:
         number and divided by the number of those that brought something. So a script that divides
         by the group's size, as DDP does, has the mean. Sums of whole numbers are what they are
         (but for Lightning's, which count likewise), and their average is cut off behind the point.
-        Sparse tensors are summed as dense ones.
+        Sparse tensors are summed as dense ones. A `SUM_OF_LIVING` does not count as if all were
+        there.
         """
         if any(one.is_sparse for one in tensors):
             dense = [one.to_dense() if one.is_sparse else one for one in tensors]
@@ -151,18 +161,19 @@ class Calls:
                         one.copy_(there.to_sparse(one.sparse_dim()))
             return
         floats = [one for one in tensors if one.is_floating_point() and one.numel()]
-        if operation in ("SUM", "AVG"):
+        if operation in _TIMES:
+            times = _TIMES[operation](self.size)
             for how in dict.fromkeys(map(_summed_as, floats)):
                 alike = [one for one in floats if _summed_as(one) == how]
-                self._add_up(alike, how[0], 1 if operation == "AVG" else self.size, step)
+                self._add_up(alike, how[0], times, step)
                 step = False  # it is counted
         elif operation not in _FOLDS:
             raise UsageError(f"spotmpi has no operation {operation} for tensors")
         for one in tensors:
-            if operation in ("SUM", "AVG") and one.is_floating_point():
+            if operation in _TIMES and one.is_floating_point():
                 continue
             found = self._values(one, operation).values()
-            total = functools.reduce(_FOLDS["SUM" if operation == "AVG" else operation], found)
+            total = functools.reduce(_FOLDS["SUM" if operation in _TIMES else operation], found)
             if operation == "AVG":
                 total = total.div(len(found), rounding_mode="trunc")
             if operation == "SUM" and divides_whole_numbers():
@@ -300,7 +311,7 @@ class Collectives(Calls):
     ) -> None:
         """Write the tensors of one worker on all."""
         size = sum(one.nbytes for one in tensors)
-        if self.rehearses or not size or not 0 <= source < self.size:
+        if self.rehearses or not size or not 0 <= source < len(self.ranks):
             super().broadcast(tensors, source, stands_in)
             return
         others = self.alive if stands_in and source == 0 else ()
@@ -394,12 +405,12 @@ class Collectives(Calls):
         return found[source], source
 
     def _add_up(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int, step: bool
+        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int | None, step: bool
     ) -> None:
         """Write the mean of all workers' tensors into these, ``times`` this number."""
         if self.rehearses:
             for one in tensors:
-                one.detach().mul_(times)
+                one.detach().mul_(times or 1)
         else:
             self._heard(self.group.add_up(tensors, kind, times, step))
 

@@ -96,6 +96,8 @@ class Entrance:
         """The first pass that this worker goes through as a whole, if it joined lately."""
         self._moves_back = False
         """True if a resumed script is not to keep its next step, with which a pass ends."""
+        self._uneven = False
+        """True within `join`, from the first question on who has data."""
 
     @property
     def passes(self) -> Passes:
@@ -140,6 +142,8 @@ class Entrance:
             self._place = calls.group.arrive()
             if self._place is not None:
                 return True  # newcomers would begin it at its beginning: they come later
+        if self._uneven and not calls.rehearses:
+            return True
         if not calls.rehearses:
             if calls.group.keeps and not calls.standing.trained:
                 self._belongings.look()  # that nothing can be kept is said now, and on all
@@ -265,11 +269,24 @@ class Entrance:
             self._script.take()
         self._moves_back = False
 
+    def begin_uneven(self) -> None:
+        """Note that workers may have no more data from now on, while others have. Raises UsageError
+        if checkpoints are to be kept."""
+        if self.calls.group.keeps:
+            raise UsageError(_UNSEEN.format("within join()"))
+        self._uneven = True
+
+    def end_uneven(self) -> None:
+        """Note that all are through with their data."""
+        if self._uneven:
+            self._uneven, self._moved = False, self._moves
+
     @property
     def begins_step(self) -> bool:
         """True if the next sum of gradients is the first one of an optimizer's next step; or if no
-        optimizer of torch has stepped, as the script moves its parameters in another way."""
-        return self._moved or not self._moves
+        optimizer of torch has stepped, as the script moves its parameters in another way. Within
+        `join` each sum is one: those that have no data do not know of the others' optimizers."""
+        return self._uneven or self._moved or not self._moves
 
     def rest(self, within: Pass | None = None) -> bool:
         """Keep what the script trains with, stop, and let newcomers in, if that is due. ``within``:
@@ -277,6 +294,8 @@ class Entrance:
         left of it is dealt anew (`Pass.deal_anew`). Collective, on all or on none."""
         calls = self.calls
         if self.rehearses or (within is not None and not self._has_stepped(within)):
+            return False
+        if self._uneven:
             return False
         if not calls.passes.goes_through(within):
             return False

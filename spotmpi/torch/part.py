@@ -129,12 +129,12 @@ class Part(Calls):
         return None if found is None else (self.ranks.index(found[0]), found[1])
 
     def _add_up(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int, step: bool
+        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int | None, step: bool
     ) -> None:
         """Write the mean of all workers' tensors into these, ``times`` this number."""
         if self._whole.rehearses:
             for one in tensors:
-                one.detach().mul_(times)
+                one.detach().mul_(times or 1)
             return
         if step:  # all workers take it
             self._whole.take_step()
@@ -149,7 +149,7 @@ class Part(Calls):
 
         there, many = self._ask(bytes_of(mine), f"a sum of {mine.numel()} numbers of {kind}", fold)
         total = from_bytes(there, kind, mine.shape)
-        if times != many:
+        if times is not None and times != many:
             total.mul_(times).div_(many)
         for one, new in zip(tensors, total.split([one.numel() for one in tensors]), strict=True):
             one.detach().copy_(new.view(one.shape))

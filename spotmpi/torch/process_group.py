@@ -8,7 +8,8 @@ import signal
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
@@ -20,13 +21,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from spotmpi.errors import Left, PeersLost, UsageError
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
-from spotmpi.torch.collectives import Calls, Collectives
+from spotmpi.torch.collectives import SUM_OF_LIVING, Calls, Collectives
 from spotmpi.torch.loaders import follow_loaders
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.part import Part, Split
 from spotmpi.torch.pending import Arrival, Arrivals, Call
 from spotmpi.torch.tensors import bytes_of
 from spotmpi.torch.torch_rounds import Rounds
+from spotmpi.torch_hooks import uneven_data
 from spotmpi.torch_hooks.calls import note_what_is_made, replace_calls, tell_of_groups
 from spotmpi.torch_hooks.compiler import leave_uncompiled_all
 from spotmpi.torch_hooks.libraries import asked_in, is_alike
@@ -67,6 +69,7 @@ def register() -> None:
         tell_of_groups(_note)
         note_what_is_made()
         follow_loaders(_entrance)
+        uneven_data.follow_joins()
         leave_uncompiled_all([WorkerGroup, Call, Arrival])
 
 
@@ -153,6 +156,14 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         in common."""
         self._later: list[Later] = []
         """Sums that wait for the end of a backward pass."""
+        self._divides_by_all: bool | None = None
+        """Within `join`: True if gradients are divided by the number of workers at the start, False
+        if by the number of those that have data. Elsewhere None."""
+        self._says_data: Call | None = None
+        """The last call within `join` by which workers have said who has data. DDP keeps it in C++
+        alone, and its methods in Python must not be gone when it is waited for."""
+        self._at_end: Callable[[], None] | None = None
+        """Makes the sums of `sums_together`; None: outside of it."""
         self._name = self._about = ""
         self.called = BACKEND
         """The backend that the script has asked for, and is told (`spotmpi.torch_autoload`)."""
@@ -281,31 +292,85 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     # Calls. Torch gives lists of tensors, of which most have one.
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Call:
+    def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Call:
         """Write the sum, or what the operation says, of all workers' tensors.
 
         DDP calls it for each bucket while `backward` goes on. All these sums are made together at
         its end, so that a worker has a part in all of a step's gradients or in none. Who calls it
         in a hook may wait for it in C++, where nobody could make it: it is made at once.
         """
-        operation = _operation(opts)
+        if isinstance(tensors, torch.Tensor):  # as DDP calls it for workers without data
+            tensors = [tensors]
+        operation, caller = _operation(opts), _caller()
+        callback: Callable[[], None] | None = None
         in_hook = torch._C._current_autograd_node() is not None  # and in no callback at the end
         # For tensors of a device hooks have a thread without any code in Python before them.
-        if not (in_hook and _caller().startswith(("torch.autograd", _NOBODY))):
+        if in_hook and caller.startswith(("torch.autograd", _NOBODY)):
+            # Each time, as passes may be nested: before DDP's own callback, which waits for sums.
+            callback = partial(_call, self._catch_up)
+            torch.autograd.Variable._execution_engine.queue_callback(callback)
+        elif caller == uneven_data.__name__:  # DDP's own sum, and none of a script's hook
+            callback = self._at_end
+        says_data = self._divides_by_all is not None and not callback and asked_in(_JOIN)
+        if says_data:
+            self.entrance.begin_uneven()
+        if operation == "SUM" and self._divides_by_all is False and (callback or says_data):
+            operation = SUM_OF_LIVING
+        if callback is None:
             # (Batch normalisation over all workers sums in backward, too.)
-            gradients = in_hook and not asked_in(["torch.nn.modules"])
-            step = gradients and self._of_a_step and self.entrance.begins_step
+            gradients = (in_hook or self._at_end) and not asked_in(["torch.nn.modules"])
+            step = bool(gradients) and self._of_a_step and self.entrance.begins_step
             self.collectives.reduce(tensors, operation, step)
             if gradients:
                 self._sum_up()
             else:
                 self._note("sum")
-            return Call(tensors)
-        call, callback = Call(tensors, self._catch_up), partial(_call, self._catch_up)
-        # Each time, as passes may be nested: before DDP's own callback, which waits for the sums.
-        torch.autograd.Variable._execution_engine.queue_callback(callback)
+            done = Call(tensors)
+            if says_data:
+                self._says_data = done
+            return done
+        call = Call(tensors, self._catch_up)
         self._later.append(Later(operation, tensors, call, weakref.ref(callback)))
         return call
+
+    def begin_uneven(self, divides_by_all: bool) -> None:
+        """Begin a block of `join`, in which workers may have no more data while others have.
+        ``divides_by_all``: True if gradients are divided by the number of workers at the start.
+        Local."""
+        self._divides_by_all = divides_by_all
+
+    def end_uneven(self) -> Call | None:
+        """End such a block. Return the last call in it by which workers have said who has data.
+        Local."""
+        said, self._says_data = self._says_data, None
+        self._divides_by_all = None
+        self.entrance.end_uneven()
+        return said
+
+    def take_from_least(self, tensors: Tensors, number: int) -> None:
+        """Write the tensors of a worker with the least number, of those that live: of several the
+        one of the highest rank. They are one worker's, or remain as they are."""
+        calls = self.collectives
+        while True:
+            found = calls.exchange(number, "the worker with the least number")
+            giver = min(found, key=lambda rank: (found[rank], -rank))
+            try:
+                calls.broadcast(tensors, giver)
+            except PeersLost:
+                if giver in calls.alive:
+                    raise
+            else:
+                return
+
+    @contextmanager
+    def sums_together(self) -> Iterator[None]:
+        """Make the sums that DDP asks for within at its end, as those of a backward pass are."""
+        self._at_end = callback = partial(_call, self._catch_up)
+        try:
+            yield
+        finally:
+            self._at_end = None
+        callback()
 
     def _catch_up(self) -> None:
         """Make the sums that wait, those of one operation together. Those of a pass that has failed
@@ -510,6 +575,9 @@ _DDP = ("torch.nn.parallel",)
 """Makes calls of its own beside the script's."""
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
 """Modules of torch that leave each worker with a part of the parameters which no other one has."""
+
+_JOIN = ("torch.distributed.algorithms.join",)
+"""Asks who has data."""
 
 _NOBODY = "nobody"
 """Stands for a module's name where a thread of C++ has made the call."""

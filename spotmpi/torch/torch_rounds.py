@@ -161,22 +161,24 @@ class Rounds(Group[Any]):
         self,
         tensors: Sequence[torch.Tensor],
         kind: torch.dtype,
-        times: int,
+        times: int | None,
         step: bool,
     ) -> tuple[int, ...]:
-        """Write the mean of all workers' tensors into these, ``times`` this number. They are on one
-        device. ``kind``: the type in which they are summed. ``step``: this stands for a step of the
-        training. Returns the workers that brought something."""
+        """Write the mean of all workers' tensors into these, ``times`` this number; None: times
+        the number of those that brought something. They are on one device. ``kind``: the type in
+        which they are summed. ``step``: this stands for a step of the training. Returns the workers
+        that brought something."""
         step = step and self.script.found is None  # what is rehearsed was counted before
         with stream_of(tensors[0].device):
             arrays = [array_of(one.detach().to(kind)) for one in tensors]
             shapes = [one.shape for one in tensors]
             mine = self._summand(arrays, (kind, tensors[0].device, *shapes))
             total, workers = self._run(self._connected("sum()").sum(mine, step))
+            many = len(workers)
             for one, there in zip(tensors, mine.result(total), strict=True):
                 found = tensor_of(there)
-                if times != len(workers):  # by no quotient, so that whole numbers stay whole
-                    found = (found * times).div_(len(workers))
+                if times is not None and times != many:  # by no quotient: whole numbers stay whole
+                    found = (found * times).div_(many)
                 one.detach().copy_(found)
         return workers
 

@@ -52,15 +52,20 @@ def end() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main() -> None:
-    """Train, and say what came of it."""
-    _, device, deaths_, how, *compiled = sys.argv
-    planned = [death for death in deaths_.split(",") if death]
-    deaths = {int(one): int(at) for one, sign, at in (d.partition("@") for d in planned) if sign}
-    for one, sign, at in (death.partition("~") for death in planned):
+def planned(deaths: str) -> dict[int, int]:
+    """Return at which step workers end, by rank. This one ends at a time if that is planned."""
+    those = [death for death in deaths.split(",") if death]
+    for one, sign, at in (death.partition("~") for death in those):
         dead = Path(f"dead-{one}")  # before all are ready the launcher starts them again
         if sign and one == os.environ["RANK"] and not dead.exists():
             threading.Timer(float(at), lambda dead=dead: (dead.touch(), end())).start()
+    return {int(one): int(at) for one, sign, at in (d.partition("@") for d in those) if sign}
+
+
+def main() -> None:
+    """Train, and say what came of it."""
+    _, device, deaths_, how, *compiled = sys.argv
+    deaths = planned(deaths_)
     torch.set_num_threads(1)
     torch.manual_seed(SEED + int(os.environ["RANK"]))  # DDP begins with the first worker's
     dist.init_process_group("gloo" if device == "cpu" else "nccl")

@@ -5,8 +5,8 @@ to it than the model, and workers that kill themselves.
 with ``rank!pass``, in the evaluation after it; with ``astray`` newcomers make one more call there.
 It goes through its data again and again until there is a file ``enough``; with ``long`` it leaves
 its first pass then, which is a very long one; with ``rhythm`` it makes a call with each seventh
-batch. Each worker writes to a file which batch it is about to use, and then who had a part in the
-sum; at its end it says what it holds.
+batch; with ``uneven`` workers have more and less data. Each worker writes to a file which batch it
+is about to use, and then who had a part in the sum; at its end it says what it holds.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def main() -> None:
     layers = torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()
     module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3)).to(device)
     model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.002)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    uneven = "uneven" in planned
+    kind = torch.optim.SGD if uneven else torch.optim.AdamW  # they differ where data ends early
+    optimizer = kind(model.parameters(), lr=rate)
     scheduler = torch.optim.lr_scheduler.SequentialLR(
         optimizer,
         [
@@ -95,7 +97,7 @@ def main() -> None:
         ],
         [5],
     )
-    scaler = torch.amp.GradScaler(device, 16.0, growth_interval=7)
+    scaler = torch.amp.GradScaler(device, 16.0, growth_interval=7, enabled=not uneven)
     generator = torch.Generator().manual_seed(5)
     # (More than a batch or two, with which a newcomer rehearses a pass.)
     x = torch.randn(2048, 20, generator=generator).to(device)
@@ -117,30 +119,33 @@ def main() -> None:
         now[0] = number
         sampler.set_epoch(number)
         batches = 0
-        for batch in loader:
-            print(json.dumps([number, batch]), file=told, flush=True)
-            batch = [one % len(x) for one in batch]
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
-            scaler.scale(loss).backward()
-            print(json.dumps(spotmpi.torch.workers()), file=told, flush=True)
-            scaler.step(optimizer)
-            scaler.update()
-            batches += 1
-            if "rhythm" in planned and batches % 7 == 0:
-                dist.barrier()
-            if long:
-                ends = torch.tensor([int(Path("enough").exists())])
-                dist.all_reduce(ends)
-                if ends:
+        with model.join(enable=uneven):
+            for batch in loader:
+                print(json.dumps([number, batch]), file=told, flush=True)
+                batch = [one % len(x) for one in batch]
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(x[batch]), y[batch])
+                scaler.scale(loss).backward()
+                print(json.dumps(spotmpi.torch.workers()), file=told, flush=True)
+                scaler.step(optimizer)
+                scaler.update()
+                batches += 1
+                if uneven and batches == 20 + 2 * rank:
                     break
+                if "rhythm" in planned and batches % 7 == 0:
+                    dist.barrier()
+                if long:
+                    ends = torch.tensor([int(Path("enough").exists())])
+                    dist.all_reduce(ends)
+                    if ends:
+                        break
         scheduler.step()
         assert batches
         model.eval()
         right = torch.zeros(3, device=device)
         with torch.no_grad():
             for batch in tests:
-                right[0] += (module(x[batch]).argmax(1) == y[batch]).sum()
+                right[0] += ((model if uneven else module)(x[batch]).argmax(1) == y[batch]).sum()
                 right[1] += 64
         right[2] = Path("enough").exists()
         end((str(rank), "!", str(number)) in deaths)
