@@ -172,7 +172,9 @@ class Calls:
         for one in tensors:
             if operation in _TIMES and one.is_floating_point():
                 continue
-            found = self._values(one, operation).values()
+            # (In `join` some ask for a sum of those that live, and others for a sum.)
+            asked = "SUM" if operation == SUM_OF_LIVING else operation
+            found = self._values(one, asked).values()
             total = functools.reduce(_FOLDS["SUM" if operation in _TIMES else operation], found)
             if operation == "AVG":
                 total = total.div(len(found), rounding_mode="trunc")

@@ -9,7 +9,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, NamedTuple
@@ -302,35 +302,34 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         if isinstance(tensors, torch.Tensor):  # as DDP calls it for workers without data
             tensors = [tensors]
         operation, caller = _operation(opts), _caller()
-        callback: Callable[[], None] | None = None
         in_hook = torch._C._current_autograd_node() is not None  # and in no callback at the end
+        callback = self._at_end if caller == uneven_data.__name__ else None
         # For tensors of a device hooks have a thread without any code in Python before them.
         if in_hook and caller.startswith(("torch.autograd", _NOBODY)):
             # Each time, as passes may be nested: before DDP's own callback, which waits for sums.
             callback = partial(_call, self._catch_up)
             torch.autograd.Variable._execution_engine.queue_callback(callback)
-        elif caller == uneven_data.__name__:  # DDP's own sum, and none of a script's hook
-            callback = self._at_end
         says_data = self._divides_by_all is not None and not callback and asked_in(_JOIN)
         if says_data:
             self.entrance.begin_uneven()
         if operation == "SUM" and self._divides_by_all is False and (callback or says_data):
             operation = SUM_OF_LIVING
-        if callback is None:
-            # (Batch normalisation over all workers sums in backward, too.)
-            gradients = (in_hook or self._at_end) and not asked_in(["torch.nn.modules"])
-            step = bool(gradients) and self._of_a_step and self.entrance.begins_step
-            self.collectives.reduce(tensors, operation, step)
-            if gradients:
-                self._sum_up()
-            else:
-                self._note("sum")
-            done = Call(tensors)
-            if says_data:
-                self._says_data = done
-            return done
-        call = Call(tensors, self._catch_up)
-        self._later.append(Later(operation, tensors, call, weakref.ref(callback)))
+        if callback is not None:
+            call = Call(tensors, self._catch_up)
+            self._later.append(Later(operation, tensors, call, weakref.ref(callback)))
+            return call
+        # (Batch normalisation over all workers sums in backward, too.)
+        in_pass = in_hook or self._at_end is not None
+        gradients = in_pass and not asked_in(["torch.nn.modules"])
+        step = gradients and self._of_a_step and self.entrance.begins_step
+        self.collectives.reduce(tensors, operation, step)
+        if gradients:
+            self._sum_up()
+        else:
+            self._note("sum")
+        call = Call(tensors)
+        if says_data:
+            self._says_data = call
         return call
 
     def begin_uneven(self, divides_by_all: bool) -> None:
@@ -348,23 +347,20 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         return said
 
     def take_from_least(self, tensors: Tensors, number: int) -> None:
-        """Write the tensors of a worker with the least number, of those that live: of several the
-        one of the highest rank. They are one worker's, or remain as they are."""
+        """Write the tensors of the worker with the least number, of those that live; of several it
+        is the one of the highest rank. All tensors are that worker's. Collective."""
         calls = self.collectives
         while True:
             found = calls.exchange(number, "the worker with the least number")
             giver = min(found, key=lambda rank: (found[rank], -rank))
-            try:
+            with suppress(PeersLost):  # then the others have learnt of it, and choose anew
                 calls.broadcast(tensors, giver)
-            except PeersLost:
-                if giver in calls.alive:
-                    raise
-            else:
                 return
 
     @contextmanager
     def sums_together(self) -> Iterator[None]:
-        """Make the sums that DDP asks for within at its end, as those of a backward pass are."""
+        """Make the sums that DDP asks for within at its end, as those of a backward pass are.
+        Collective."""
         self._at_end = callback = partial(_call, self._catch_up)
         try:
             yield

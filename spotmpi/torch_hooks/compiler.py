@@ -17,10 +17,10 @@ def leave_uncompiled(function: Any) -> None:
     """
     eval_frame: Any = sys.modules["torch"]._C._dynamo.eval_frame
     skip = eval_frame._FrameAction.SKIP
-    # For calls from C++ or from code that is not compiled,
+    # The compiler skips it where C++ calls it, or code that is not compiled.
     strategy = eval_frame._FrameExecStrategy(skip, skip)
     eval_frame.set_code_exec_strategy(function.__code__, strategy)
-    # and for those from code that is compiled.
+    # Where code that is compiled calls it, the compiler looks for this attribute.
     vars(function)["_torchdynamo_disable"] = True
 
 

@@ -61,8 +61,8 @@ def _is_ours(joinable: Any) -> bool:
 
 
 class _UnevenModule:
-    """A module for DDP within a block of `join`. Some of its methods are replaced by those here,
-    which are collective."""
+    """What a module for DDP does in another way within a block of `join`. Collective, unless marked
+    local."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -76,14 +76,19 @@ class _UnevenModule:
         there: bool = self._module._divide_by_initial_world_size
         return there
 
+    @property
+    def _has_hook(self) -> bool:
+        """True if the script exchanges buffers in a way of its own."""
+        return hasattr(self._module, "buffer_hook")
+
     def begin(self) -> None:
-        """Begin the block. Local."""
+        """Put these methods in the place of the module's. Local."""
         for name in _REPLACED:
             setattr(self._module, name, getattr(self, name))
         self._module.process_group.begin_uneven(self.divides_by_all)
 
     def end(self) -> None:
-        """End the block. Local."""
+        """Leave the module as it would be without the block. Local."""
         for name in _REPLACED:
             delattr(self._module, name)
         # Torch would go on to ask who has data, and with no new answer wait for the last one.
@@ -104,13 +109,18 @@ class _UnevenModule:
 
     def _sync_buffers(self) -> None:
         """Take the buffers of a worker that has data, as this one has."""
+        if self._has_hook:
+            type(self._module)._sync_buffers(self._module)
+            return
         self._module._assign_modules_buffers()
         self._take(self._module.modules_buffers)
 
     def _check_and_sync_module_buffers(self) -> None:
         """Take the buffers of a worker that has data, at the beginning of the others' step."""
         self._steps += 1
-        if self._module._check_sync_bufs_pre_fwd():
+        if self._has_hook:
+            type(self._module)._check_and_sync_module_buffers(self._module)
+        elif self._module._check_sync_bufs_pre_fwd():
             self._take(self._module.modules_buffers)
 
     def _sync_final_model(self, _is_last: bool) -> None:
@@ -122,7 +132,7 @@ class _UnevenModule:
         self._take([one.detach() for name, one in named if name not in without])
 
     def _take(self, tensors: Any) -> None:
-        """Write the tensors of a worker that has taken part in the fewest steps without data."""
+        """Write the tensors of a living worker that has made the fewest steps without data."""
         torch = sys.modules["torch"]
         with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(tensors)):
             self._module.process_group.take_from_least(tensors, self._steps)

@@ -5,8 +5,9 @@ to it than the model, and workers that kill themselves.
 with ``rank!pass``, in the evaluation after it; with ``astray`` newcomers make one more call there.
 It goes through its data again and again until there is a file ``enough``; with ``long`` it leaves
 its first pass then, which is a very long one; with ``rhythm`` it makes a call with each seventh
-batch; with ``uneven`` workers have more and less data. Each worker writes to a file which batch it
-is about to use, and then who had a part in the sum; at its end it says what it holds.
+batch; with ``uneven`` workers have more and less data in two passes together. Each worker writes to
+a file which batch it is about to use, and then who had a part in the sum; at its end it says what
+it holds.
 """
 
 from __future__ import annotations
@@ -119,8 +120,10 @@ def main() -> None:
         now[0] = number
         sampler.set_epoch(number)
         batches = 0
+        most = 20 + 2 * rank if uneven else None
+        several = range(1 + uneven)  # passes in a block, which workers begin at other times
         with model.join(enable=uneven):
-            for batch in loader:
+            for batch in (batch for _ in several for batch in itertools.islice(loader, most)):
                 print(json.dumps([number, batch]), file=told, flush=True)
                 batch = [one % len(x) for one in batch]
                 optimizer.zero_grad()
@@ -130,8 +133,6 @@ def main() -> None:
                 scaler.step(optimizer)
                 scaler.update()
                 batches += 1
-                if uneven and batches == 20 + 2 * rank:
-                    break
                 if "rhythm" in planned and batches % 7 == 0:
                     dist.barrier()
                 if long:

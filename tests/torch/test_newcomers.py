@@ -169,7 +169,7 @@ def test_newcomers_come_only_within_the_pass_that_was_begun_last() -> None:
     assert not entrance._lets_in_within(one)
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("every", [27, pytest.param(1, marks=pytest.mark.matrix)])
 def test_who_gives_may_die_at_any_event_of_it(
     tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

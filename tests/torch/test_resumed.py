@@ -132,7 +132,7 @@ def test_a_checkpoint_that_is_due_as_a_newcomer_comes_is_kept(tmp_path: Path) ->
         assert all(kept & {due, due + 1} for due in range(5, last, 5)), at
 
 
-@pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("every", [39, pytest.param(3, marks=pytest.mark.matrix)])
 def test_all_stop_at_any_event_of_a_newcomer_s_coming(
     tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,7 +145,7 @@ def test_a_newcomer_that_came_long_ago_ends_the_training_as_any_other_worker(
         Strays(tmp_path, 3, later=True, arrivals=[Arrival(3, 80)]).run()
 
 
-@pytest.mark.parametrize("every", [11, pytest.param(5, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("every", [33, pytest.param(5, marks=pytest.mark.matrix)])
 def test_another_one_may_learn_at_any_event_of_it(tmp_path: Path, every: int) -> None:
     job = Strays(tmp_path, 3, how="before", arrivals=[Arrival(3, 80)])
     for event in range(80, job.run().events * 2 // 3, every):
