@@ -31,7 +31,7 @@ from spotmpi.torch.torch_rounds import Rounds
 from spotmpi.torch_hooks import uneven_data
 from spotmpi.torch_hooks.calls import note_what_is_made, replace_calls, tell_of_groups
 from spotmpi.torch_hooks.compiler import leave_uncompiled_all
-from spotmpi.torch_hooks.libraries import asked_in, is_alike
+from spotmpi.torch_hooks.libraries import NOBODY, asked_in, asker, is_alike
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
 
@@ -139,6 +139,9 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     """The workers of a job, or some of them. Each call is collective among these, and blocks until
     it is complete."""
 
+    supports_splitting: ClassVar[bool] = False
+    """Torch asks, and connects a backend that does where it is told of a device."""
+
     def __init__(self, entrance: Entrance, calls: Calls, ends: bool = False) -> None:
         """``calls``: those of its workers. ``ends``: this is the first group, and ends with the
         script."""
@@ -195,6 +198,10 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     def getBackendName(self) -> str:  # noqa: N802 - as torch calls it
         """Return the backend's name."""
         return BACKEND
+
+    def _get_backend(self, _device: torch.device) -> WorkerGroup:
+        """Return what makes the calls for tensors of this device: torch asks what that can do."""
+        return self
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
@@ -301,11 +308,11 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """
         if isinstance(tensors, torch.Tensor):  # as DDP calls it for workers without data
             tensors = [tensors]
-        operation, caller = _operation(opts), _caller()
+        operation, caller = _operation(opts), asker()
         in_hook = torch._C._current_autograd_node() is not None  # and in no callback at the end
         callback = self._at_end if caller == uneven_data.__name__ else None
         # For tensors of a device hooks have a thread without any code in Python before them.
-        if in_hook and caller.startswith(("torch.autograd", _NOBODY)):
+        if in_hook and caller.startswith(("torch.autograd", NOBODY)):
             # Each time, as passes may be nested: before DDP's own callback, which waits for sums.
             callback = partial(_call, self._catch_up)
             torch.autograd.Variable._execution_engine.queue_callback(callback)
@@ -574,17 +581,6 @@ _SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
 
 _JOIN = ("torch.distributed.algorithms.join",)
 """Asks who has data."""
-
-_NOBODY = "nobody"
-"""Stands for a module's name where a thread of C++ has made the call."""
-
-
-def _caller() -> str:
-    """Return the module that has called the method which calls this: code in C++ has none, and the
-    one counts that has called that, or `_NOBODY`."""
-    caller = sys._getframe(1).f_back
-    name: str = caller.f_globals.get("__name__", "") if caller else _NOBODY
-    return name
 
 
 def _operation(opts: Any) -> str:

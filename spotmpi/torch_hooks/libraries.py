@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-__all__ = ["asked_in", "counts_batches", "divides_whole_numbers", "is_alike", "let_first_stand_in"]
+__all__ = [
+    "NOBODY",
+    "asked_in",
+    "asker",
+    "counts_batches",
+    "divides_whole_numbers",
+    "is_alike",
+    "let_first_stand_in",
+]
+
+NOBODY = "nobody"
+"""Stands for a module's name where a thread of C++ has made the call."""
 
 _BETWEEN = (
     *("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger"),
@@ -44,6 +55,14 @@ def divides_whole_numbers() -> bool:
     divides sums of whole numbers by the number of workers at the start, compares them with it, or
     divides sums of floats by them. Alike on all."""
     return asked_in(_LIGHTNING)
+
+
+def asker() -> str:
+    """Return the module that has called the method which calls this: code in C++ has none, and the
+    one counts that has called that, or `NOBODY`."""
+    caller = sys._getframe(1).f_back
+    name: str = caller.f_globals.get("__name__", "") if caller else NOBODY
+    return name
 
 
 def asked_in(modules: Sequence[str]) -> bool:

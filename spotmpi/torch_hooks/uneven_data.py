@@ -127,7 +127,7 @@ class _UnevenModule:
         """Take the model of the worker whose data has ended last, of those that live."""
         module, without = self._module, self._module.parameters_to_ignore
         named = [*module.module.named_parameters()]
-        if module.forward_sync_buffers:
+        if module.broadcast_buffers:
             named += module.module.named_buffers()
         self._take([one.detach() for name, one in named if name not in without])
 
@@ -144,4 +144,4 @@ _REPLACED = (
     "_check_and_sync_module_buffers",
     "_sync_final_model",
 )
-"""Methods of DDP, by the names of torch 2.13 and 2.14."""
+"""Methods of DDP, by the names that torch has from 2.7 to 2.14."""

@@ -80,8 +80,8 @@ def test_a_killed_mpirun_ends_the_job(start, ended, moment: str, code: int) -> N
     assert all(ended(pid) for pid in wrappers)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.first("9")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.first("SIGKILL")
 def test_a_killed_wrapper_is_a_revoked_worker(start, number: signal.Signals) -> None:
     running = start("run", "-n", 3, TRAINING, "wait:1@7")
     running.until("worker 1 waits")

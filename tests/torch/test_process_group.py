@@ -158,7 +158,8 @@ def test_a_script_is_told_the_backend_that_it_asked_for(
     try:
         assert dist.get_backend() == dist.get_backend(dist.group.WORLD) == (named or "undefined")
         assert dist.get_backend(dist.new_group()) == dist.get_backend()
-        assert dist.get_backend(dist.new_group(backend="cpu:gloo")) == "cpu:gloo"
+        group = dist.new_group(backend="cpu:gloo", device_id=torch.device("cuda", 0))
+        assert dist.get_backend(group) == "cpu:gloo"
         assert dist.distributed_c10d.get_backend() == "spotmpi"
     finally:
         dist.destroy_process_group()
