@@ -24,7 +24,7 @@ class Payload(NamedTuple):
     """Words of the mean, numbers of the sum, or bytes of values; 0: nothing, as all wait for the
     value."""
     lengths: bool = False
-    """True if it is the table of the values' lengths, which comes before the values."""
+    """True if it is the table of the values' lengths, which comes before values of several ones."""
 
 
 class Boundary(NamedTuple):
@@ -77,8 +77,8 @@ def _payload(kind: int, word: ControlSum, last: Payload | None, full: int) -> Pa
     """Return what the round after one of this kind carries, which had the payload ``last``."""
     if kind == ONCE:
         return None if word.size and last is not None and last.size else Payload(ONCE, word.size)
-    if kind == GATHER and last is not None:
-        return Payload(GATHER, word.size) if last.lengths else None
+    if kind == GATHER and (word.alike if last is None else last.lengths):
+        return Payload(GATHER, word.size)
     if last is not None:
         return None
     if kind == GATHER:

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 27
+WORDS = 28
 MOST_WORKERS = 1 << 20
+_MOST_SQUARED = 1 << 16
+"""Bytes of a value, at most, for the sum of all squares to be exact."""
 _PIECE = 32
 _PIECES = 2
 
@@ -37,7 +39,7 @@ SUMS = {
 """Kinds of rounds that sum any arrays, by their type, and True if they are on a device. A newcomer
 that learns knows only the kind, and must bring the same memory as the others."""
 _SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(10, 17)
-_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(17, 23)
+_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _SQUARE, _DIGESTED, _DIGEST = range(17, 24)
 _CALL, _RECENT, _RECENT_CALL = range(_DIGEST + _PIECES, WORDS)
 
 
@@ -90,7 +92,9 @@ class ControlWord(NamedTuple):
             word[_STRATEGY] = 1 + self.strategy
         if self.loss_weight:
             word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
-        word[_NUMBERS] = self.numbers
+        word[_NUMBERS] = many = self.numbers
+        if self.kind == GATHER:
+            word[_SQUARE] = many**2 if many <= _MOST_SQUARED else -(1 << 53)
         word[_CALL] = code = code_of(self.kind, self.call)
         if self.recent:
             word[_RECENT], word[_RECENT_CALL] = 1, code
@@ -177,6 +181,12 @@ class ControlSum(NamedTuple):
         """Bytes of the value that one worker has for all, or of the values of all workers; 0 if
         there is none."""
         return int(self.values[_NUMBERS])
+
+    @property
+    def alike(self) -> bool:
+        """True if the values of a `gather` are of one size on all workers, and not large. Only then
+        the sum of the squares is as small as it can be for this sum of sizes."""
+        return int(self.values[_SQUARE]) * self.workers == self.size**2
 
     @property
     def loss(self) -> float | None:

@@ -7,6 +7,7 @@ worker gave the record. `Round.commit` finds the result in the memory's record.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -204,10 +205,11 @@ class OnceRound(Round):
 
 
 class GatherRound(Round):
-    """Three rounds until all have a value of each worker.
+    """Two or three rounds until all have a value of each worker.
 
-    The first says that all ask. The second carries a table of the values' lengths, the third the
-    values. A worker that is lost before the third is complete has no value in it.
+    The first says that all ask. Unless all values are of one length, the next one carries a table
+    of their lengths. The last one carries the values. A worker that is lost before that one is
+    complete has no value in it.
     """
 
     kind = control_word.GATHER
@@ -243,19 +245,26 @@ class GatherRound(Round):
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """Take the table, or the values."""
-        if (payload := self.memory.payload) is None:
+        """Take the lengths, or the values."""
+        payload = self.memory.payload
+        if payload is None:
+            if word.alike:
+                self._place(full, [len(self._mine)] * len(full))
             return None
         came = memoryview(self.memory.alone.record[0])
         if payload.lengths:
-            first = 0
-            for place, worker in enumerate(full):
-                length = int.from_bytes(came[LENGTH * place : LENGTH * (place + 1)], "little")
-                self._places[worker] = slice(first, first + length)
-                first += length
+            table = (came[at : at + LENGTH] for at in range(0, LENGTH * len(full), LENGTH))
+            self._place(full, [int.from_bytes(length, "little") for length in table])
         else:
             self.answer = {worker: bytes(came[self._places[worker]]) for worker in full}
         return None
+
+    def _place(self, workers: Sequence[WorkerId], lengths: Sequence[int]) -> None:
+        """Note where the values of these workers lie, which are of these lengths."""
+        ends = [*accumulate(lengths, initial=0)]
+        self._places = {
+            worker: slice(*ends[place : place + 2]) for place, worker in enumerate(workers)
+        }
 
 
 class Summed(NamedTuple):

@@ -197,8 +197,8 @@ class Session:
         return answer.answer
 
     def gather(self, mine: bytes, about: str = "") -> Asks[bytes]:
-        """Return a packed dict of all workers' packed values, by worker, in three rounds. ``mine``:
-        this worker's. ``about``: says what they are, alike on all."""
+        """Return a packed dict of all workers' packed values, by worker. ``mine``: this worker's.
+        ``about``: says what they are, alike on all."""
         yield from self._come_together()
         gathered = GatherRound(self._exchange.memory, mine, about)
         while gathered.answer is None:

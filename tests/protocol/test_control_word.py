@@ -161,6 +161,38 @@ def test_values_that_are_gathered_come_after_a_table_of_their_lengths() -> None:
     assert (after.payload, after.changes) == (None, True)
 
 
+def test_values_of_one_length_come_without_a_table() -> None:
+    ending = Ending()
+    word = combined(*(ControlWord(GATHER, worker, numbers=9, newcomer=True) for worker in range(3)))
+    values = follow(ending, word, None, full=3, learnt=0)
+    assert (values.payload, values.changes) == (Payload(GATHER, 27), False)
+    after = follow(ending, word, values.payload, full=3, learnt=0)
+    assert (after.payload, after.changes) == (None, True)
+
+
+SMALL = st.integers(1, 9)
+NEAR = st.integers((1 << 16) - 3, 1 << 16)
+LARGE = st.integers((1 << 16) + 1, 1 << 40)
+
+
+@given(st.lists(SMALL | NEAR | LARGE, min_size=1, max_size=40), st.booleans())
+def test_values_of_other_lengths_are_not_taken_for_those_of_one(
+    lengths: list[int], alike: bool
+) -> None:
+    """Nor are large ones, whose squares are no exact numbers."""
+    those = lengths[:1] * len(lengths) if alike else lengths
+    word = combined(*(ControlWord(GATHER, 0, numbers=length) for length in those))
+    assert word.alike == (len({*those}) == 1 and max(those) <= 1 << 16)
+
+
+def test_lengths_are_compared_among_as_many_workers_as_there_can_be() -> None:
+    word, one = ControlWord(GATHER, 0, numbers=1 << 16), ControlWord(GATHER, 0, numbers=1)
+    most = np.array(word.encode()) * MOST_WORKERS
+    assert total(most, MOST_WORKERS).alike
+    assert not total(most - word.encode() + one.encode(), MOST_WORKERS).alike
+    assert not total(most + one._replace(numbers=1 << 17).encode(), MOST_WORKERS + 1).alike
+
+
 @pytest.mark.parametrize(
     ("others", "recent", "stray"),
     [

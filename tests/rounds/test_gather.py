@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def test_it_belongs_inside_the_block() -> None:
 
 
 class Gathers(Asking):
-    """Values of another size from each worker."""
+    """Values of another size from each worker, and of one size."""
 
     def ask(self, trainer: Any, size: int) -> Sequence[int]:
         """Gather them with something that is equal on all."""
@@ -56,7 +57,9 @@ class Gathers(Asking):
             assert value["what"] == size
             assert value["all"] == bytes(one)
             assert value["size"].tolist() == [*range(one)]
-        return [*found]
+        alike = trainer.gather([size, me])
+        assert alike == {one: [size, one] for one in alike}
+        return [*alike]
 
 
 def test_newcomers_are_told_what_the_others_were(tmp_path: Path) -> None:
@@ -71,23 +74,31 @@ def test_a_long_campaign(tmp_path: Path, first: int) -> None:
     assert len(joined(results)) > 100
 
 
+@dataclass(frozen=True)
 class Only(AskingOnly):
-    """Values of other lengths."""
+    """Values of other lengths, or of one."""
+
+    alike: bool = False
 
     def ask(self, trainer: Any, worker: int) -> Sequence[int]:
         """Of another number in each call."""
         for length in (3, 5):
-            found = trainer.gather(bytes([worker]) * (length + worker))
-            assert found == {one: bytes([one]) * (length + one) for one in found}
+            found = trainer.gather(self.value(worker, length))
+            assert found == {one: self.value(one, length) for one in found}
         return [*found]
 
+    def value(self, worker: int, length: int) -> bytes:
+        """Return what a worker has."""
+        return bytes([worker]) * (length if self.alike else length + worker)
 
+
+@pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("seed", [2, 5])
-@pytest.mark.first("5")
-def test_the_first_worker_dies_at_any_event_of_it(tmp_path: Path, seed: int) -> None:
-    """Then all others have other places in the table, also in one that is tried again, be it in
-    place or not."""
-    seen = parts_if_the_first_dies(Only(tmp_path, workers=4, seed=seed), 3)
+@pytest.mark.first("5-False", "5-True")
+def test_the_first_worker_dies_at_any_event_of_it(tmp_path: Path, seed: int, alike: bool) -> None:
+    """Then all others have other places among the values, or in the table of lengths, also in one
+    that is tried again, be it in place or not."""
+    seen = parts_if_the_first_dies(Only(tmp_path, workers=4, seed=seed, alike=alike), 3)
     assert seen == {(0, 1, 2, 3), (1, 2, 3)}
 
 
