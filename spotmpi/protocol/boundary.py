@@ -24,7 +24,7 @@ class Payload(NamedTuple):
     """Words of the mean, numbers of the sum, or bytes of values; 0: nothing, as all wait for the
     value."""
     lengths: bool = False
-    """True if it is the table of the values' lengths, which comes before values of several ones."""
+    """True if it is the table of the values' lengths. It comes first if these differ."""
 
 
 class Boundary(NamedTuple):

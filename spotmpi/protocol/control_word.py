@@ -19,7 +19,9 @@ from spotmpi.protocol.membership import WorkerId
 WORDS = 28
 MOST_WORKERS = 1 << 20
 _MOST_SQUARED = 1 << 16
-"""Bytes of a value, at most, for the sum of all squares to be exact."""
+"""Bytes of the largest value whose square is sent: of such squares all sums are exact."""
+_NOT_SQUARED = -(1 << 53)
+"""Sent in place of the square of a larger one: it makes each sum negative."""
 _PIECE = 32
 _PIECES = 2
 
@@ -94,7 +96,7 @@ class ControlWord(NamedTuple):
             word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
         word[_NUMBERS] = many = self.numbers
         if self.kind == GATHER:
-            word[_SQUARE] = many**2 if many <= _MOST_SQUARED else -(1 << 53)
+            word[_SQUARE] = many**2 if many <= _MOST_SQUARED else _NOT_SQUARED
         word[_CALL] = code = code_of(self.kind, self.call)
         if self.recent:
             word[_RECENT], word[_RECENT_CALL] = 1, code
@@ -184,8 +186,8 @@ class ControlSum(NamedTuple):
 
     @property
     def alike(self) -> bool:
-        """True if the values of a `gather` are of one size on all workers, and not large. Only then
-        the sum of the squares is as small as it can be for this sum of sizes."""
+        """True if the values of a `gather` are of one size on all workers, of `_MOST_SQUARED` bytes
+        at most. Sizes that differ have a larger sum of squares than equal ones of the same sum."""
         return int(self.values[_SQUARE]) * self.workers == self.size**2
 
     @property

@@ -7,7 +7,7 @@ worker gave the record. `Round.commit` finds the result in the memory's record.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -246,8 +246,7 @@ class GatherRound(Round):
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
         """Take the lengths, or the values."""
-        payload = self.memory.payload
-        if payload is None:
+        if (payload := self.memory.payload) is None:
             if word.alike:
                 self._place(full, [len(self._mine)] * len(full))
             return None
@@ -260,11 +259,9 @@ class GatherRound(Round):
         return None
 
     def _place(self, workers: Sequence[WorkerId], lengths: Sequence[int]) -> None:
-        """Note where the values of these workers lie, which are of these lengths."""
-        ends = [*accumulate(lengths, initial=0)]
-        self._places = {
-            worker: slice(*ends[place : place + 2]) for place, worker in enumerate(workers)
-        }
+        """Note where each of these workers' values lies. ``lengths``: theirs, in this order."""
+        ends = pairwise(accumulate(lengths, initial=0))
+        self._places = {worker: slice(*at) for worker, at in zip(workers, ends, strict=True)}
 
 
 class Summed(NamedTuple):

@@ -140,7 +140,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     it is complete."""
 
     supports_splitting: ClassVar[bool] = False
-    """Torch asks, and connects a backend that does where it is told of a device."""
+    """False: torch has nothing to connect beforehand, as in `new_group` with a ``device_id``."""
 
     def __init__(self, entrance: Entrance, calls: Calls, ends: bool = False) -> None:
         """``calls``: those of its workers. ``ends``: this is the first group, and ends with the
@@ -200,7 +200,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         return BACKEND
 
     def _get_backend(self, _device: torch.device) -> WorkerGroup:
-        """Return what makes the calls for tensors of this device: torch asks what that can do."""
+        """Return what makes the calls for tensors of this device. Torch asks it what it can do."""
         return self
 
     def _set_group_name(self, name: str) -> None:
@@ -360,7 +360,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         while True:
             found = calls.exchange(number, "the worker with the least number")
             giver = min(found, key=lambda rank: (found[rank], -rank))
-            with suppress(PeersLost):  # then the others have learnt of it, and choose anew
+            with suppress(PeersLost):  # it is lost: all others are told so, and choose anew
                 calls.broadcast(tensors, giver)
                 return
 

@@ -58,8 +58,8 @@ def divides_whole_numbers() -> bool:
 
 
 def asker() -> str:
-    """Return the module that has called the method which calls this: code in C++ has none, and the
-    one counts that has called that, or `NOBODY`."""
+    """Return the name of the module that has called the method which calls this. Code in C++ is
+    passed over; `NOBODY` if there is nothing before it."""
     caller = sys._getframe(1).f_back
     name: str = caller.f_globals.get("__name__", "") if caller else NOBODY
     return name

@@ -127,7 +127,7 @@ class _UnevenModule:
         """Take the model of the worker whose data has ended last, of those that live."""
         module, without = self._module, self._module.parameters_to_ignore
         named = [*module.module.named_parameters()]
-        if module.broadcast_buffers:
+        if module.broadcast_buffers:  # newer versions of torch have another name, too
             named += module.module.named_buffers()
         self._take([one.detach() for name, one in named if name not in without])
 

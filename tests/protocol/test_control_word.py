@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.boundary import LENGTH, Payload, boundary, follow
@@ -176,6 +176,7 @@ LARGE = st.integers((1 << 16) + 1, 1 << 40)
 
 
 @given(st.lists(SMALL | NEAR | LARGE, min_size=1, max_size=40), st.booleans())
+@example([1 << 16] * 7 + [1 << 14] * 5 + [98_304], False)  # as if alike, if the last had no square
 def test_values_of_other_lengths_are_not_taken_for_those_of_one(
     lengths: list[int], alike: bool
 ) -> None:

@@ -106,7 +106,8 @@ def main() -> None:
         print(json.dumps([epoch, None, digest(module)]), file=told, flush=True)
         if epoch == 1:  # after a block buffers are alike, too
             buffers = [one.tolist() for one in module.buffers()]
-    assert len(given) == (3 * 38 if "buffers" in how else 0), given
+    steps_of_all = sum(max(many(one, epoch) for one in range(4)) for epoch in range(3))
+    assert len(given) == (3 * steps_of_all if "buffers" in how else 0)  # there are three buffers
     dist.all_reduce(total := torch.ones(1))
     steps = dist.group.WORLD.entrance.calls.group.steps
     held = zlib.crc32(repr(buffers).encode())
