@@ -3,7 +3,7 @@
 Hosts are namespaces on this machine, with links of a given rate. A backward pass of ResNet-50's
 arrays lasts as long as the line needs for the sum of them. It is timed with nothing behind it but
 the optimizer's update, with a step, and with gradients that are handed over as they come, by turns
-inside one job.
+inside one job. So is a script with PyTorch's `DistributedDataParallel`, over spotmpi and over gloo.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ __all__ = ["Measured", "add_arguments", "main"]
 
 _HOSTS, _RATE, _TURNS = (3,), "1gbit", 5
 _KINDS = ("idle", "busy")
+_DDP = "ddp"
+"""A pass that leaves the cores idle, too, of a script for PyTorch."""
 _EXPOSED = 0.10
 _LIMIT = 60.0
 """Seconds of a run, and ..."""
@@ -49,6 +51,8 @@ class Measured:
     """... the pass with a whole step behind it, ..."""
     during: list[float]
     """... and with gradients that are handed over as they come, and the rest of the step."""
+    gloo: list[float] | None = None
+    """... and the same by gloo; None: it was not measured."""
 
     @property
     def exposed(self) -> float:
@@ -61,13 +65,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure how much of a step a backward pass hides that is as long as the line needs for "
         "the gradients: ResNet-50's, by trainer.ready(). The pass leaves the cores idle, as a "
-        "GPU's does, or keeps one busy. The hosts are made on this machine. Needs root."
+        "GPU's does, or keeps one busy. With ddp it is a pass of PyTorch's that leaves them idle, "
+        "and its DistributedDataParallel hands gradients over, to spotmpi and to gloo. The hosts "
+        "are made on this machine. Needs root."
     )
     parser.epilog = "example: spotmpi bench overlap --hosts 3 --backward idle\n\nAbout 2 minutes."
     add = parser.add_argument
     add("--hosts", type=int, nargs="+", metavar="N", default=_HOSTS, help="numbers of them (3)")
     add("--rate", metavar="R", default=_RATE, help=f"of a host's link, as tc has it ({_RATE})")
-    add("--backward", nargs="+", choices=_KINDS, default=_KINDS, help="what passes do (idle busy)")
+    add("--backward", nargs="+", choices=(*_KINDS, _DDP), default=_KINDS,
+        help="what passes do (idle busy)")  # fmt: skip
     add("--bucket-mb", type=float, metavar="MB", default=BUCKET_MB,
         help=f"as Trainer has it ({BUCKET_MB:g})")  # fmt: skip
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"of each side ({_TURNS})")
@@ -86,7 +93,8 @@ def main(options: argparse.Namespace) -> int:
             "--rate takes a rate here: the backward pass lasts as long as the line needs"
         )
     report = Report("overlap", options.json, rate=options.rate, bucket_mb=options.bucket_mb)
-    print(f"{'hosts':>5} {'cores':>6} | {'alone':>7} {'after':>7} {'during':>7}  ms, medians")
+    sides = "".join(f" {side:>7}" for side in ("alone", "after", "during", "gloo"))
+    print(f"{'hosts':>5} {'cores':>6} |{sides}  ms, medians")
     with temporary_job.ended_by_signals():
         for hosts in options.hosts:
             with report.measuring(f"{hosts} hosts"):
@@ -97,8 +105,13 @@ def main(options: argparse.Namespace) -> int:
 
 def lines(one: Measured) -> Iterator[object]:
     """A row, and whether the aim is reached."""
-    alone, after, during = (1e3 * median(side) for side in (one.alone, one.after, one.during))
-    yield f"{one.hosts:5} {one.kind:>6} | {alone:7.0f} {after:7.0f} {during:7.0f}"
+    sides = one.alone, one.after, one.during, one.gloo
+    times = "".join(f" {1e3 * median(side):7.0f}" for side in sides if side)
+    yield f"{one.hosts:5} {one.kind:>6} |{times}"
+    if one.gloo:
+        of = median(one.during) / median(one.gloo)
+        yield Aim(f"at most gloo's time: {of:.2f} of it", of <= 1)
+        return
     text = f"at most {_EXPOSED:.0%} longer than alone: {one.exposed:.1%}"
     yield Aim(text, one.exposed <= _EXPOSED)
 
@@ -112,6 +125,7 @@ def to_json(one: Measured) -> dict[str, Any]:
         "alone_s": one.alone,
         "after_s": one.after,
         "during_s": one.during,
+        **({} if one.gloo is None else {"gloo_s": one.gloo}),
     }
 
 
@@ -119,6 +133,15 @@ def _run(hosts: int, options: argparse.Namespace) -> list[Measured]:
     """One job on so many hosts. Leaves nothing behind."""
     line = on_hosts.needed(hosts, options.rate, 4 * sum(array.size for array in resnet50()))
     limit = _LIMIT + _SLOWEST * line * (options.turns + 1) * len(options.backward)
-    arguments = [options.turns, options.bucket_mb, line, *options.backward]
-    times = on_hosts.times_of([1] * hosts, options.rate, "backward.py", arguments, limit)
-    return [Measured(hosts, kind, line, **sides) for kind, sides in times.items()]
+    scripts: list[tuple[str, list[object]]] = []
+    if trainers := [kind for kind in options.backward if kind != _DDP]:
+        scripts.append(("backward.py", [options.turns, options.bucket_mb, line, *trainers]))
+    if _DDP in options.backward:
+        scripts.append(("torch_backward.py", [options.turns, line]))
+    return [
+        Measured(hosts, kind, line, **sides)
+        for script, arguments in scripts
+        for kind, sides in on_hosts.times_of(
+            [1] * hosts, options.rate, script, arguments, limit
+        ).items()
+    ]

@@ -81,11 +81,15 @@ def exchange(total: Array, own: Array, x: Array) -> None:
     _checked(total, own, x, written=2).exchange(total, own, x)
 
 
-def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
+def scaled_sum(
+    out: Array, inputs: Sequence[Array], scales: Sequence[float], *, of: int = 0
+) -> None:
     """out = scales[0] * inputs[0] + scales[1] * inputs[1] + ..., from left to right.
 
     One input or more; none may overlap ``out``. The arrays may also be uint32. Then scales are
     whole numbers from 0 on, and sums are mod 2**32.
+    ``of``: bytes of a larger array of which ``out`` is a part: all of it is made before any is
+    read.
     """
     kernels = _checked(out, *inputs, dtypes=_SUMMED)
     if not inputs or len(inputs) != len(scales):
@@ -96,7 +100,7 @@ def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> 
     if kernels is _FEW:
         _FEW.scaled_sum(out, inputs, scales)
     else:
-        large = out.nbytes >= PAST_CACHE
+        large = max(of, out.nbytes) >= PAST_CACHE
         loop = kernels.scaled_sum_past_cache if large else kernels.scaled_sum
         addresses = [kernels.address(x) for x in inputs]
         loop(out, np.array(addresses, np.uintp), np.array(scales, np.float64))

@@ -95,10 +95,14 @@ def exchange(total: Array, own: Array, x: Array) -> None:
     _launch(f"exchange_{real}", total, total, own, x)
 
 
-def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
+def scaled_sum(
+    out: Array, inputs: Sequence[Array], scales: Sequence[float], *, of: int = 0
+) -> None:
     """out = scales[0] * inputs[0] + scales[1] * inputs[1] + ..., from left to right.
 
     One input or more; none may overlap ``out``.
+    ``of``: bytes of a larger array of which ``out`` is a part: all of it is made before any is
+    read.
     """
     real = _checked(out, *inputs)
     if not inputs or len(inputs) != len(scales):

@@ -69,11 +69,15 @@ def exchange(total: Array, own: Array, x: Array) -> None:
     own[...] = x
 
 
-def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
+def scaled_sum(
+    out: Array, inputs: Sequence[Array], scales: Sequence[float], *, of: int = 0
+) -> None:
     """out = scales[0] * inputs[0] + scales[1] * inputs[1] + ..., from left to right.
 
     One input or more; none may overlap ``out``. On CPUs the arrays may also be uint32. Then
     scales are whole numbers from 0 on, and sums are mod 2**32.
+    ``of``: bytes of a larger array of which ``out`` is a part: all of it is made before any is
+    read.
     """
     real = out.dtype.type
     out[...] = real(scales[0]) * inputs[0]

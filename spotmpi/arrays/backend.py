@@ -13,6 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 from mmap import PAGESIZE
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -59,8 +60,11 @@ class Kernels(Protocol):
     def exchange(self, total: Buffer, own: Buffer, x: Buffer) -> None:
         """total += x - own; own = x"""
 
-    def scaled_sum(self, out: Buffer, inputs: Sequence[Buffer], scales: Sequence[float]) -> None:
-        """out = the sum of all scales[i] * inputs[i]"""
+    def scaled_sum(
+        self, out: Buffer, inputs: Sequence[Buffer], scales: Sequence[float], *, of: int = 0
+    ) -> None:
+        """out = the sum of all scales[i] * inputs[i]. ``of``: bytes of a larger array of which
+        ``out`` is a part: all of it is made before any is read."""
 
     def sgd(self, params: Buffer, grads: Buffer, rate: float, scale: float) -> None:
         """params -= rate * (scale * grads)"""
@@ -208,6 +212,11 @@ class Backend(ABC):
         """out = ``array``, of the same shape, rounded to the dtype of ``out``."""
         out[...] = array
 
+    def joined(self, parts: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Return the memory of these arrays of one dtype in as few arrays as it is known to allow:
+        large copies are faster than small ones."""
+        return parts
+
     @abstractmethod
     def to_host(self, array: Array) -> HostArray:
         """Return a copy in the memory of the host, contiguous and with the same bits."""
@@ -227,6 +236,16 @@ class Backend(ABC):
 
 _NUMPY = (np.ndarray, np.generic)
 """NumPy's classes. A sum over everything gives a NumPy scalar, which is as good as an array."""
+
+
+class _Joined:
+    """Arrays of one dtype that lie one behind the other in memory, as NumPy makes one of them. It
+    keeps them."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = parts
+        first = parts[0].__array_interface__
+        self.__array_interface__ = {**first, "shape": (sum(part.size for part in parts),)}
 
 
 class _NumPy(Backend):
@@ -267,6 +286,11 @@ class _NumPy(Backend):
     def occupy(self, flat: Buffer) -> None:
         pages = flat.view(np.uint8)[::PAGESIZE]
         np.bitwise_or(pages, 0, out=pages)
+
+    def joined(self, parts: Sequence[Buffer]) -> Sequence[Buffer]:
+        if all(one.ctypes.data + one.nbytes == two.ctypes.data for one, two in pairwise(parts)):
+            return [np.asarray(_Joined(parts))]
+        return parts
 
     def to_host(self, array: Array) -> HostArray:
         return np.array(array, order="C")

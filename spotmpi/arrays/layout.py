@@ -203,7 +203,7 @@ class Layout:
         ``what`` is the name of ``tree`` in messages. A dict may be filled in any order, and a list
         passes for a tuple. After an error the contents of ``flats`` are undefined.
         """
-        for arrays, flat in zip(self._by_bucket(tree, what), flats, strict=True):
+        for arrays, flat in zip(self.by_bucket(tree, what), flats, strict=True):
             self.backend.kernels.pack(flat, arrays, scale)
 
     def blend(
@@ -213,7 +213,7 @@ class Layout:
         for each dtype, as large as its largest bucket, that is overwritten."""
         kernels, view = self.backend.kernels, self.backend.view
         for bucket, arrays, flat in zip(
-            self.buckets, self._by_bucket(tree, "grads"), flats, strict=True
+            self.buckets, self.by_bucket(tree, "grads"), flats, strict=True
         ):
             added = view(room[bucket.dtype], 0, (bucket.size,))
             kernels.pack(added, arrays, 1.0)
@@ -226,7 +226,7 @@ class Layout:
             largest[bucket.dtype] = max(bucket.size, largest.get(bucket.dtype, 0))
         return {dtype: self.backend.zeros(dtype, size) for dtype, size in largest.items()}
 
-    def _by_bucket(self, tree: Tree, what: str) -> Iterator[list[Array]]:
+    def by_bucket(self, tree: Tree, what: str) -> Iterator[list[Array]]:
         """Yield the arrays of each bucket, in order; UsageError unless ``tree`` fits params."""
         by_key = self.structure.arrays(tree, what)
         for bucket in self.buckets:

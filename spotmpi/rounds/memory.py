@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotmpi.arrays.backend import DEVICE, HOST
+from spotmpi.arrays.flat_parts import cut
+from spotmpi.arrays.word_view import WORDS_OF
 from spotmpi.fabric import Arena, Between, Buffer, Fabric, Part, Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
@@ -21,6 +23,19 @@ from spotmpi.rounds.state_transfer import StateTransfer
 _MOST_SUMS = 4
 """Most arenas of sums that are kept; and as many of what one worker gives, apart from them: else
 small tensors of many sizes would drive out those of the gradients."""
+
+_LEAST_WORDS = 1 << 20
+"""Fewest words of a part of a sum. Parts are so small that most of a gradient has left before its
+last array is there. They are so large that all of them go in rings between hosts, and that the
+fixed cost of a part counts little."""
+_MOST_PARTS = 64
+"""Most parts of a sum."""
+
+
+def parts_of_sum(dtype: str, size: int) -> list[int]:
+    """Return the sizes of the parts of a sum of ``size`` numbers of this type, in their order. They
+    follow from that alone, as a newcomer that learns knows no more."""
+    return cut(size, _LEAST_WORDS // WORDS_OF[dtype], _MOST_PARTS)
 
 
 class RoundMemory:
@@ -157,9 +172,12 @@ class RoundMemory:
         if len(alike) == _MOST_SUMS:
             self._fabric.release(self._sums.pop(alike[0]))
         dtype, on_device = _TYPES[payload.kind]
-        shape = Shape(dtype, payload.size, DEVICE if on_device else HOST)
-        name = f"sum/{shape.dtype}/{shape.size}/{shape.backend.name}"
-        return self._fabric.arena([shape], name)
+        backend = DEVICE if on_device else HOST
+        # What one worker gives is there at once, and no sum on a device is begun early.
+        whole = of_one or on_device
+        sizes = [payload.size] if whole else parts_of_sum(dtype, payload.size)
+        name = f"sum/{dtype}/{payload.size}/{backend.name}"
+        return self._fabric.arena([Shape(dtype, size, backend) for size in sizes], name)
 
 
 _TYPES = {kind: what for what, kind in control_word.SUMS.items()}

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from spotmpi.arrays.backend import HOST
+from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
@@ -20,7 +20,7 @@ from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.ending import Ending
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.rounds.memory import RoundMemory
-from spotmpi.rounds.summand import Summand, Words
+from spotmpi.rounds.summand import GrowingSummand, Summand, Words
 
 __all__ = [
     "BeginRound",
@@ -268,7 +268,8 @@ class Summed(NamedTuple):
     """The sum of what workers have brought."""
 
     total: Any
-    """Arrays; in a round's answer the flat array, which stays as it is until the next round."""
+    """Arrays; in a round's answer the parts of the flat array, which stay as they are until the
+    next round."""
     workers: tuple[WorkerId, ...]
     """The workers that it is of, in ring order."""
 
@@ -281,7 +282,10 @@ class SumRound(Round):
     """
 
     def __init__(
-        self, memory: RoundMemory, mine: Summand | Words, step: Callable[[], Taken] | None = None
+        self,
+        memory: RoundMemory,
+        mine: Summand | GrowingSummand | Words,
+        step: Callable[[], Taken] | None = None,
     ) -> None:
         """``mine``: what this worker brings. ``step``: counts the step that the sum stands for;
         None: it stands for none."""
@@ -290,7 +294,11 @@ class SumRound(Round):
         self._mine = mine
         self.call, self.about = mine.call, str(mine)
         self._step = step
+        self._given_up = False
+        self.over = False
+        """True if the second round is complete."""
         self.answer: Summed | None = None
+        """The sum; None as well if it was given up."""
 
     @property
     def adds(self) -> int:
@@ -302,9 +310,19 @@ class SumRound(Round):
         if self.memory.payload is None or not self._mine.brings:
             super().bring()
             return
-        arena = self.memory.alone
-        arena.weight = 1.0
-        self._mine.pack(arena.contributions[0])
+        self.memory.alone.weight = 1.0
+        self._mine.pack(self.room)
+
+    @property
+    def room(self) -> Sequence[Buffer]:
+        """The parts of the flat array that this worker brings, in as few arrays as possible."""
+        return self._mine.backend.joined(self.memory.alone.contributions)
+
+    def give_up(self) -> None:
+        """Use nothing of the sum, which all have asked for: this worker cannot bring all of it. All
+        do so, or all raise ReplicaMismatch."""
+        self.call, self.about = ~self._mine.call & 0xFFFFFFFF, f"no more of {self._mine}"
+        self._step, self._given_up = None, True
 
     def says(self) -> dict[str, Any]:
         """Return how many numbers there are."""
@@ -316,7 +334,11 @@ class SumRound(Round):
         """Take the sum, if this is the second round."""
         if self.memory.payload is None:
             return None
-        self.answer = Summed(self.memory.alone.record[0], tuple(full))
+        self.over = True
+        if self._given_up:
+            return None
+        total = self._mine.backend.joined(self.memory.alone.record)
+        self.answer = Summed(total, tuple(full))
         return None if self._step is None else self._step()
 
 

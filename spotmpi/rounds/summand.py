@@ -1,18 +1,19 @@
-"""What a script has summed over all workers: arrays, as one flat array. Local."""
+"""What a script has summed over all workers: arrays, as one flat array in parts. Local."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from spotmpi.arrays.backend import BACKENDS, HOST, Backend, Buffer
+from spotmpi.arrays.backend import BACKENDS, HOST, Array, Backend, Buffer
+from spotmpi.arrays.flat_parts import pieces
 from spotmpi.arrays.layout import Bucket, Layout
 from spotmpi.arrays.word_view import WORDS_OF, WordView
 from spotmpi.errors import UsageError
 
-__all__ = ["Summand", "Words"]
+__all__ = ["GrowingSummand", "Summand", "Words"]
 
 _WORD = 4
 """Bytes of a word."""
@@ -60,9 +61,20 @@ class Summand(NamedTuple):
         """The size of the flat array."""
         return 4 * WORDS_OF[self.bucket.dtype] * self.bucket.size
 
-    def pack(self, flat: Buffer) -> None:
-        """Write all numbers into a flat array."""
-        self.layout.pack(self.tree, [flat], 1.0, "x")
+    def pack(self, parts: Sequence[Buffer]) -> None:
+        """Write all numbers into the parts of a flat array."""
+        if len(parts) == 1:
+            self.layout.pack(self.tree, parts, 1.0, "x")
+            return
+        (arrays,) = self.layout.by_bucket(self.tree, "x")
+        for number, array in enumerate(arrays):
+            self.pack_one(number, array, parts)
+
+    def pack_one(self, number: int, array: Array, parts: Sequence[Buffer]) -> None:
+        """Write the numbers of the array of this number, which was checked."""
+        entry, flat = self.bucket.entries[number], array.reshape(-1)
+        for where, there in pieces(parts, entry.start, entry.stop):
+            self.backend.kernels.pack(there, [flat[where]], 1.0)
 
     @property
     def call(self) -> int:
@@ -80,17 +92,62 @@ class Summand(NamedTuple):
         many = "an array" if self.alone else f"{len(shapes)} array{'s' * (len(shapes) != 1)}"
         return f"{many} of {self.bucket.dtype} {some}"
 
-    def result(self, total: Buffer) -> Any:
-        """Return the total in the form of what was given. It shares the memory of ``total``, if
-        that is of the same library: a worker is told a sum in memory of the host."""
+    def result(self, parts: Sequence[Buffer]) -> Any:
+        """Return the total in the form of what was given, in new memory. ``parts``: those of the
+        flat array, of the same library or, as a worker is told a sum, in memory of the host."""
         dtype, size = self.bucket.dtype, self.bucket.size
-        if self.backend is not HOST and HOST.fit([total], dtype, [(size,)]):
-            said, total = total, self.backend.zeros(dtype, size)
-            self.backend.from_host(total, said)
-        if not self.backend.fit([total], dtype, [(size,)]):
+        told = HOST.fit(parts, dtype, [(part.size,) for part in parts])
+        alike = told or self.backend.fit(parts, dtype, [(part.size,) for part in parts])
+        if not alike or sum(part.size for part in parts) != size:
             raise UsageError(f"the sum that is known here is not one of {self}")
+        total = self.backend.zeros(dtype, size)
+        write = self.backend.from_host if told else self.backend.assign
+        for where, there in pieces(parts, 0, size):
+            write(total[where], there)
         found = self.layout.views([total])
         return found[0] if self.alone else found
+
+
+class GrowingSummand:
+    """One worker's part of a sum whose arrays come one by one, in the order of their list. Those
+    that are there stay as they are until the sum is there."""
+
+    def __init__(self, whole: Summand) -> None:
+        """``whole``: how all of them lie in the flat array; its own arrays are not looked at."""
+        self._whole = whole
+        self._arrays: list[Array] = []
+        self.backend = whole.backend
+        self.bucket = whole.bucket
+        self.bytes = whole.bytes
+        self.call, self.known_by, self._about = whole.call, whole.known_by, str(whole)
+
+    def __str__(self) -> str:
+        return self._about
+
+    def __len__(self) -> int:
+        """Return how many arrays are there."""
+        return len(self._arrays)
+
+    @property
+    def brings(self) -> bool:
+        """True: this worker adds something."""
+        return True
+
+    @property
+    def size(self) -> int:
+        """Numbers of the arrays that are there."""
+        return self.bucket.entries[len(self) - 1].stop if self._arrays else 0
+
+    def add(self, array: Array) -> None:
+        """Take the next array. It must fit."""
+        key = self.bucket.entries[len(self)].key
+        self._whole.layout.check_array(key, array, "x")
+        self._arrays.append(array)
+
+    def pack(self, parts: Sequence[Buffer], first: int = 0) -> None:
+        """Write the numbers of the arrays that are there, from number ``first`` on."""
+        for number, array in enumerate(self._arrays[first:], first):
+            self._whole.pack_one(number, array, parts)
 
 
 class Words(NamedTuple):
@@ -118,9 +175,10 @@ class Words(NamedTuple):
         """The type and the size of the flat array."""
         return Bucket(WordView.dtype, -(-self.bytes // _WORD), ())
 
-    def pack(self, flat: Buffer) -> None:
-        """Write all bytes into a flat array of words."""
+    def pack(self, parts: Sequence[Buffer]) -> None:
+        """Write all bytes into a flat array of words, in one part."""
         assert self.write is not None
+        (flat,) = parts
         self.write(flat.view("uint8")[: self.bytes])
 
     @property

@@ -18,11 +18,28 @@ from spotmpi.fabric import KEY
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import pack
 from spotmpi.torch.passes import Passes
-from spotmpi.torch.tensors import Numbers, bytes_of, from_bytes, read_bytes, write_bytes
+from spotmpi.torch.tensors import (
+    Numbers,
+    bucket_of,
+    bytes_of,
+    from_bytes,
+    read_bytes,
+    summed_as,
+    write_bytes,
+)
 from spotmpi.torch.torch_rounds import Rounds, values_of
 from spotmpi.torch_hooks.libraries import divides_whole_numbers, let_first_stand_in
 
-__all__ = ["NO_PASS", "SUM_OF_LIVING", "Calls", "Collectives", "check_size", "like", "lost"]
+__all__ = [
+    "NO_PASS",
+    "SUMS_OF_FLOATS",
+    "SUM_OF_LIVING",
+    "Calls",
+    "Collectives",
+    "check_size",
+    "like",
+    "lost",
+]
 
 NO_PASS = (
     "it can only join where a pass through a DataLoader with DistributedSampler or ElasticSampler, "
@@ -62,6 +79,8 @@ _TIMES: Mapping[str, Callable[[int], int | None]] = {
     SUM_OF_LIVING: lambda _: None,
 }
 """How many times the mean a result is, by operation; None: as many as have brought something."""
+SUMS_OF_FLOATS = frozenset(_TIMES)
+"""Operations by which floats are summed."""
 
 
 class Calls:
@@ -163,8 +182,8 @@ class Calls:
         floats = [one for one in tensors if one.is_floating_point() and one.numel()]
         if operation in _TIMES:
             times = _TIMES[operation](self.size)
-            for how in dict.fromkeys(map(_summed_as, floats)):
-                alike = [one for one in floats if _summed_as(one) == how]
+            for how in dict.fromkeys(map(summed_as, floats)):
+                alike = [one for one in floats if summed_as(one) == how]
                 self._add_up(alike, how[0], times, step)
                 step = False  # it is counted
         elif operation not in _FOLDS:
@@ -181,6 +200,22 @@ class Calls:
             if operation == "SUM" and divides_whole_numbers():
                 total = (total.double() * self.size / len(found)).round()
             one.detach().copy_(total)
+
+    def give_early(
+        self, number: int, tensors: Sequence[torch.Tensor], step: Callable[[], bool]
+    ) -> None:
+        """Give the others these tensors, if they are what is usually summed in a step as this
+        ``number`` of several, and all before them were given. `end_early` says what all of them
+        are. ``step``: says, when the first ones are given, if the sum stands for a step. Waits for
+        the others once."""
+
+    def end_early(self, tensors: Sequence[torch.Tensor], operations: Collection[str]) -> bool:
+        """End the sum of which others were given a part. Return True if that is one of all these
+        tensors, by one operation: then it is written into them. Collective, if a part was given."""
+        return False
+
+    def note_sum(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note that these were summed in a backward pass. Local."""
 
     def broadcast(
         self, tensors: Sequence[torch.Tensor], source: int, stands_in: bool = False
@@ -416,6 +451,48 @@ class Collectives(Calls):
         else:
             self._heard(self.group.add_up(tensors, kind, times, step))
 
+    def give_early(
+        self, number: int, tensors: Sequence[torch.Tensor], step: Callable[[], bool]
+    ) -> None:
+        """Do so, unless this worker rehearses."""
+        usual = self.standing.usual
+        # (Within a host a sum takes less than to begin it early.)
+        if (
+            self.rehearses
+            or not (self.group.apart and usual.expected)
+            or number >= len(usual.sizes)
+        ):
+            return
+        if bucket_of(tensors) != (usual.kind, usual.sizes[number]):
+            return
+        kind = getattr(torch, usual.kind)
+        if not number:
+            self.group.begin_early(usual.sizes, kind, step())
+        if self.group.early == number:
+            self.group.give_early(tensors[0], kind)
+
+    def end_early(self, tensors: Sequence[torch.Tensor], operations: Collection[str]) -> bool:
+        """End what was begun."""
+        if (given := self.group.early) is None:
+            return False
+        whole = given == len(tensors) == len(self.standing.usual.sizes) and len({*operations}) == 1
+        times = _TIMES[next(iter(operations))](self.size) if whole else None
+        workers = self.group.end_early(tensors if whole else None, times)
+        if workers is None:
+            self.standing.usual.fail()
+            return False
+        self._heard(workers)
+        return True
+
+    def note_sum(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note it, unless this worker rehearses."""
+        if self.rehearses:
+            return
+        buckets = [bucket_of([one]) for one in tensors]
+        kinds, sizes = {*(one and one[0] for one in buckets)}, [one[1] for one in buckets if one]
+        (kind,) = kinds if len(kinds) == 1 else (None,)
+        self.standing.usual.note(kind or "", sizes if kind else [])
+
     def post(self, to: int, key: bytes, content: Any) -> None:
         """Send bytes to the worker of this rank, unless this worker rehearses."""
         check_size(content.nbytes)
@@ -509,11 +586,6 @@ def lost(*ranks: int) -> PeersLost:
         f"{said}, which was to give or to get something, is lost: ask spotmpi.torch.workers() who "
         "lives"
     )
-
-
-def _summed_as(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
-    """Return the type in which a tensor of floats is summed, and where."""
-    return torch.promote_types(tensor.dtype, torch.float32), tensor.device
 
 
 def like(tensor: torch.Tensor, there: Any) -> torch.Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.torch.collectives import Calls, like
 
-__all__ = ["Arrival", "Arrivals", "Call"]
+__all__ = ["Arrival", "Arrivals", "Call", "Later", "operation_of"]
 
 
 class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
@@ -149,3 +150,22 @@ class Arrivals:
     def _fail(self, one: Arrival, error: Exception) -> None:
         self._expected.remove(one)
         one.error = error
+
+
+class Later(NamedTuple):
+    """A sum that waits for the end of a backward pass."""
+
+    operation: str
+    tensors: Sequence[torch.Tensor]
+    call: Call
+    callback: weakref.ref[Callable[[], None]]
+    """What the pass calls at its end."""
+
+
+def operation_of(opts: Any) -> str:
+    """Return the name of the operation of a call: torch gives a kind or an object with one."""
+    asked = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"):
+        if asked == getattr(dist.ReduceOp, name):  # `in` compares by other means
+            return name
+    raise UsageError(f"spotmpi has no operation {asked} for torch")

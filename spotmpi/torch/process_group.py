@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -21,11 +21,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from spotmpi.errors import Left, PeersLost, UsageError
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
-from spotmpi.torch.collectives import SUM_OF_LIVING, Calls, Collectives
+from spotmpi.torch.collectives import SUM_OF_LIVING, SUMS_OF_FLOATS, Calls, Collectives
 from spotmpi.torch.loaders import follow_loaders
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.part import Part, Split
-from spotmpi.torch.pending import Arrival, Arrivals, Call
+from spotmpi.torch.pending import Arrival, Arrivals, Call, Later, operation_of
 from spotmpi.torch.tensors import bytes_of
 from spotmpi.torch.torch_rounds import Rounds
 from spotmpi.torch_hooks import uneven_data
@@ -123,16 +123,6 @@ def _end_process() -> None:
 
 def _call(work: Callable[[], None]) -> None:
     work()
-
-
-class Later(NamedTuple):
-    """A sum that waits for the end of a backward pass."""
-
-    operation: str
-    tensors: Tensors
-    call: Call
-    callback: weakref.ref[Callable[[], None]]
-    """What the pass calls at its end."""
 
 
 class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no types for it
@@ -240,7 +230,8 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
             self._ends = False
             atexit.unregister(self._end)
             self._follows.remove()
-            self._catch_up()
+            if error is None:
+                self._catch_up()
             stranded = self.entrance.calls.stranded
             early = self.entrance.early if error is None else None
             if error is None and not stranded and early is None:
@@ -303,12 +294,13 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write the sum, or what the operation says, of all workers' tensors.
 
         DDP calls it for each bucket while `backward` goes on. All these sums are made together at
-        its end, so that a worker has a part in all of a step's gradients or in none. Who calls it
-        in a hook may wait for it in C++, where nobody could make it: it is made at once.
+        its end, so that a worker has a part in all of a step's gradients or in none. If they are
+        those of every step, the first of them travel meanwhile. Who calls it in a hook may wait for
+        it in C++, where nobody could make it: it is made at once.
         """
         if isinstance(tensors, torch.Tensor):  # as DDP calls it for workers without data
             tensors = [tensors]
-        operation, caller = _operation(opts), asker()
+        operation, caller = operation_of(opts), asker()
         in_hook = torch._C._current_autograd_node() is not None  # and in no callback at the end
         callback = self._at_end if caller == uneven_data.__name__ else None
         # For tensors of a device hooks have a thread without any code in Python before them.
@@ -322,13 +314,17 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         if operation == "SUM" and self._divides_by_all is False and (callback or says_data):
             operation = SUM_OF_LIVING
         if callback is not None:
+            self._forget_failed()
             call = Call(tensors, self._catch_up)
             self._later.append(Later(operation, tensors, call, weakref.ref(callback)))
+            if in_hook and operation in SUMS_OF_FLOATS:
+                number = len(self._later) - 1
+                self._collectives.give_early(number, tensors, lambda: self._begins_step)
             return call
         # (Batch normalisation over all workers sums in backward, too.)
         in_pass = in_hook or self._at_end is not None
         gradients = in_pass and not asked_in(["torch.nn.modules"])
-        step = gradients and self._of_a_step and self.entrance.begins_step
+        step = gradients and self._begins_step
         self.collectives.reduce(tensors, operation, step)
         if gradients:
             self._sum_up()
@@ -376,20 +372,36 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         callback()
 
     def _catch_up(self) -> None:
-        """Make the sums that wait, those of one operation together. Those of a pass that has failed
-        are dropped: with it the callback is gone."""
-        later, self._later = [one for one in self._later if one.callback() is not None], []
+        """Make the sums that wait, those of one operation together."""
+        self._forget_failed()
+        later, self._later = self._later, []
+        tensors = [one for some in later for one in some.tensors]
+        summed = self._collectives.end_early(tensors, [one.operation for one in later])
         if not later:
             return
-        step = self._of_a_step and self.entrance.begins_step
-        for operation, calls in groupby(later, key=lambda one: one.operation):
-            those = list(calls)
-            tensors = [one for some in those for one in some.tensors]
-            self._collectives.reduce(tensors, operation, step)
-            step = False  # one for all of a backward pass
-            for one in those:
-                one.call.end()
+        if not summed:
+            step = self._begins_step
+            for operation, calls in groupby(later, key=lambda one: one.operation):
+                some = [one for call in calls for one in call.tensors]
+                self._collectives.reduce(some, operation, step)
+                step = False  # one for all of a backward pass
+        for one in later:
+            one.call.end()
+        self._collectives.note_sum(tensors)
         self._sum_up()
+
+    def _forget_failed(self) -> None:
+        """Drop the sums of a pass that has failed: with it the callback is gone. Collective if
+        others were given a part of them."""
+        later = [one for one in self._later if one.callback() is not None]
+        if len(later) < len(self._later):
+            self._later = later
+            self._collectives.end_early((), ())
+
+    @property
+    def _begins_step(self) -> bool:
+        """True if the next sum of gradients stands for a step."""
+        return self._of_a_step and self.entrance.begins_step
 
     def _note(self, call: str) -> None:
         """Note a call, unless it is one of some workers: others make none."""
@@ -422,7 +434,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         copies = tensors
         if opts.rootRank != self.rank():
             copies = [tensor.detach().clone() for tensor in tensors]
-        self.collectives.reduce(copies, _operation(opts))
+        self.collectives.reduce(copies, operation_of(opts))
         self._note("sum")
         return Call(tensors)
 
@@ -488,7 +500,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         """Write on each worker its tensor of the sum of all workers' lists."""
         (out,), (mine,) = outputs, inputs
         whole = torch.stack(list(mine))
-        self.collectives.reduce([whole], _operation(opts))
+        self.collectives.reduce([whole], operation_of(opts))
         out.detach().copy_(whole[self.rank()])
         return Call(outputs)
 
@@ -497,7 +509,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
         whole = mine.detach().clone()
         gradients = asked_in(_SHARDED)
         step = gradients and self.entrance.begins_step
-        self.collectives.reduce([whole], _operation(opts), step)
+        self.collectives.reduce([whole], operation_of(opts), step)
         if gradients:
             self._sum_up()
         output.detach().copy_(whole.reshape(-1).chunk(self.size())[self.rank()].view(output.shape))
@@ -581,12 +593,3 @@ _SHARDED = ("torch.distributed.fsdp", "torch.distributed.tensor")
 
 _JOIN = ("torch.distributed.algorithms.join",)
 """Asks who has data."""
-
-
-def _operation(opts: Any) -> str:
-    """Return the name of the operation of a call: torch gives a kind or an object with one."""
-    asked = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"):
-        if asked == getattr(dist.ReduceOp, name):  # `in` compares by other means
-            return name
-    raise UsageError(f"spotmpi has no operation {asked} for torch")

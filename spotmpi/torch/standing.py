@@ -8,7 +8,46 @@ from typing import Any
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.torch.first_answers import SUMS, FirstAnswers
 
-__all__ = ["Standing"]
+__all__ = ["Standing", "UsualSum"]
+
+_FEWEST = 3
+"""Fewest tensors of a sum that is worth to be begun early."""
+
+
+class UsualSum:
+    """The gradients that are summed in a step, if they are the same in all steps: then others may
+    be given the first of them while the script computes the next ones. Alike on all workers."""
+
+    def __init__(self) -> None:
+        self.kind, self.sizes = "", list[int]()
+        """The type in which they are summed, and the sizes of these tensors, in the last step."""
+        self._repeats = False
+        """True if they were the same in the step before."""
+        self._failed = False
+        """True if others have come once than were expected."""
+
+    @property
+    def expected(self) -> bool:
+        """True if the next step is expected to sum the same as the last ones."""
+        return self._repeats and not self._failed and len(self.sizes) >= _FEWEST
+
+    def note(self, kind: str, sizes: list[int]) -> None:
+        """Note what was summed in a step; no sizes: something else than tensors of one type."""
+        self._repeats = (kind, sizes) == (self.kind, self.sizes)
+        self.kind, self.sizes = kind, sizes
+
+    def fail(self) -> None:
+        """Expect nothing any more: others have come than were expected."""
+        self._failed = True
+
+    def told(self) -> list[Any]:
+        """Return what a newcomer is told."""
+        return [self.kind, self.sizes, self._repeats, self._failed]
+
+    def follow(self, told: Sequence[Any]) -> None:
+        """Go on from what was told."""
+        self.kind, self.sizes = str(told[0]), [int(size) for size in told[1]]
+        self._repeats, self._failed = bool(told[2]), bool(told[3])
 
 
 class Standing:
@@ -32,6 +71,7 @@ class Standing:
         """The passes that were begun, through loaders whose samples are dealt to workers: True for
         those in which gradients were summed."""
         self.answers = FirstAnswers()
+        self.usual = UsualSum()
         self.within = False
         """True if newcomers are let in within a pass, the last one that was begun."""
         self.sums_needed = 0
@@ -88,6 +128,7 @@ class Standing:
             "within": self.within,
             "answers": self.answers.told(),
             "sums": min(self.answers.sums, SUMS),
+            "usual": self.usual.told(),
         }
 
     def restore(self, told: Mapping[str, Any]) -> None:
@@ -99,3 +140,4 @@ class Standing:
         self.within = bool(told["within"])
         self.answers.follow(told["answers"])
         self.sums_needed = int(told["sums"])
+        self.usual.follow(told["usual"])

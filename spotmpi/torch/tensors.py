@@ -16,11 +16,13 @@ from spotmpi.errors import UsageError
 __all__ = [
     "Numbers",
     "array_of",
+    "bucket_of",
     "bytes_of",
     "check_stream",
     "from_bytes",
     "read_bytes",
     "stream_of",
+    "summed_as",
     "tensor_of",
     "write_bytes",
 ]
@@ -118,6 +120,21 @@ def check_stream(device: torch.device) -> None:
                 "opt.step() was called in another CUDA stream than the one in which the block "
                 "began: call it there, or begin the block in this stream"
             )
+
+
+def summed_as(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
+    """Return the type in which a tensor of floats is summed, and where."""
+    return torch.promote_types(tensor.dtype, torch.float32), tensor.device
+
+
+def bucket_of(tensors: Sequence[torch.Tensor]) -> tuple[str, int] | None:
+    """Return the type in which these are summed, and their size, if they are one tensor of a kind
+    that may be given early: of floats and of one dimension, in memory of the host. Else None."""
+    one, *others = tensors
+    if others or one.is_sparse or not one.is_floating_point() or one.dim() != 1:
+        return None
+    kind, device = summed_as(one)
+    return (f"{kind}".removeprefix("torch."), one.numel()) if device.type == "cpu" else None
 
 
 class _Stream:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
+from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from spotmpi.arrays.flat_parts import pieces
 from spotmpi.errors import Left, Strayed
 from spotmpi.fabric import Message, Steps
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import pack, unpack
+from spotmpi.rounds.early_sum import EarlySum
 from spotmpi.rounds.once import answer_of, outcome_of
+from spotmpi.rounds.round import Summed
 from spotmpi.rounds.subset_calls import Combine
-from spotmpi.rounds.summand import Summand, Words
+from spotmpi.rounds.summand import GrowingSummand, Summand, Words
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.kept_script import KeptScript
@@ -53,6 +57,8 @@ class Rounds(Group[Any]):
         self._training.model.own = self.script
         self._known: dict[Hashable, Summand] = {}
         """Earlier sums without their arrays: how these lie in the flat array."""
+        self._early: EarlySum | None = None
+        """The sum whose first parts are under way."""
         self._rested = 0
         """Steps that were taken when the script was at rest last."""
 
@@ -126,7 +132,23 @@ class Rounds(Group[Any]):
     def recent(self, recent: bool) -> None:
         self._training.position.recent = recent
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._early = None  # nobody waits for the others any more
+        super().__exit__(kind, error, trace)
+
     def _run(self, steps: Steps[T]) -> T:
+        """Perform ``steps``. A sum that is under way is given up: the script asks for something
+        else."""
+        self.end_early(None, None)
+        return self._perform(steps)
+
+    def _perform(self, steps: Steps[T]) -> T:
         try:
             return super()._run(steps)
         except Strayed:
@@ -154,7 +176,7 @@ class Rounds(Group[Any]):
         """Return as many bytes that one worker has, as an array that stays until the next call, and
         the workers that had a part in it: it is rubbish if that one had none. ``about``: says what
         they are, alike on all. ``write``: writes them into an array; None on the other workers."""
-        words, workers = self._run(self._connected("sum()").sum(Words(size, about, write)))
+        (words,), workers = self._run(self._connected("sum()").sum(Words(size, about, write)))
         return words.view(np.uint8)[:size], workers
 
     def add_up(
@@ -173,14 +195,49 @@ class Rounds(Group[Any]):
             arrays = [array_of(one.detach().to(kind)) for one in tensors]
             shapes = [one.shape for one in tensors]
             mine = self._summand(arrays, (kind, tensors[0].device, *shapes))
-            total, workers = self._run(self._connected("sum()").sum(mine, step))
-            many = len(workers)
-            for one, there in zip(tensors, mine.result(total), strict=True):
-                found = tensor_of(there)
-                if times is not None and times != many:  # by no quotient: whole numbers stay whole
-                    found = (found * times).div_(many)
-                one.detach().copy_(found)
-        return workers
+            found = self._run(self._connected("sum()").sum(mine, step))
+            _write(tensors, found, times)
+        return found.workers
+
+    def begin_early(self, sizes: Sequence[int], kind: torch.dtype, step: bool) -> None:
+        """Begin such a sum of tensors in memory of the host, each of one dimension, of these
+        ``sizes``, which `give_early` takes one by one. Does not wait for the others."""
+        room = [torch.empty(size, dtype=kind) for size in sizes]
+        known_by = (kind, room[0].device, *[one.shape for one in room])
+        mine = GrowingSummand(self._summand([*map(array_of, room)], known_by))
+        step = step and self.script.found is None
+        self._early = self._run(self._connected("sum()").begin_sum(mine, step))
+
+    @property
+    def apart(self) -> bool:
+        """True if the workers are on several hosts."""
+        return len({one.host for one in self._membership.workers}) > 1
+
+    @property
+    def early(self) -> int | None:
+        """How many tensors a sum has been given so far whose first parts may travel; None: no sum
+        is under way."""
+        return None if self._early is None else len(self._early.mine)
+
+    def give_early(self, tensor: torch.Tensor, kind: torch.dtype) -> None:
+        """Give the sum that is under way its next tensor, which stays as it is until the sum is
+        ended. Waits for the others once."""
+        assert self._early is not None
+        self._perform(self._early.add(array_of(tensor.detach().to(kind))))
+
+    def end_early(
+        self, tensors: Sequence[torch.Tensor] | None, times: int | None
+    ) -> tuple[int, ...] | None:
+        """End the sum that is under way as `add_up` does, with all its tensors. None: it is given
+        up, if there is one, on all workers alike. Returns None if it is."""
+        early, self._early = self._early, None
+        if early is None:
+            return None
+        found = self._perform(early.end(tensors is not None))
+        if found is None or tensors is None:
+            return None
+        _write(tensors, found, times)
+        return found.workers
 
     def _summand(self, tree: Any, known_by: Hashable) -> Summand:
         """Return what these arrays bring. ``known_by``: says their type, place and shapes, which a
@@ -227,3 +284,18 @@ class Rounds(Group[Any]):
 def values_of(said: bytes) -> dict[int, Any]:
     """Return the values that workers have exchanged, by worker."""
     return {worker: unpack(one) for worker, one in unpack(said).items()}
+
+
+def _write(tensors: Sequence[torch.Tensor], found: Summed, times: int | None) -> None:
+    """Write a sum into these tensors, as ``times`` the mean; None: as it is."""
+    many, start = len(found.workers), 0
+    for one in tensors:
+        out = one.detach().contiguous()  # its own memory, or a copy
+        for where, there in pieces(found.total, start, start + one.numel()):
+            total = tensor_of(there)
+            if times is not None and times != many:  # by no quotient: whole numbers stay whole
+                total = (total * times).div_(many)
+            out.view(-1)[where].copy_(total)
+        if not one.is_contiguous():
+            one.detach().copy_(out)
+        start += one.numel()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from spotmpi.arrays.backend import backend_of, in_host_memory
+from spotmpi.arrays.backend import in_host_memory
 from spotmpi.errors import Left, Stopped, UsageError
 from spotmpi.fabric import Steps
 from spotmpi.optimizers.numbers import whole
@@ -247,11 +247,11 @@ class Elastic(Generic[P]):
             raise UsageError(f"worker {self.worker}: {self._call}.sum(): {error}") from None
         said = position.recall(bytes, mine.known_by)
         if said is None:
-            total, workers = self._run(participant.sum(mine))
-            total = backend_of(total).converted(total, mine.bucket.dtype)  # later sums write there
+            parts, workers = self._run(participant.sum(mine))
         else:
-            total, workers = unpack(said)
-        return Summed(mine.result(total), tuple(workers))
+            told, workers = unpack(said)
+            parts = [told]
+        return Summed(mine.result(parts), tuple(workers))
 
     def last_once(self, work: Callable[[], Any]) -> Any:
         """Return the last value of `once` for this ``work``, or None if there is none. Local.

@@ -249,7 +249,7 @@ class JoiningWorker(Outsider[P]):
         unknown."""
         yield from ()
         total, workers = unpack(self._told("sum()", mine.known_by))
-        return Summed(total, tuple(workers))
+        return Summed([total], tuple(workers))
 
     def _told(self, call: str, of: str | None) -> bytes:
         said = self.training.position.answers.recall_of_turn(of)

@@ -13,9 +13,10 @@ from spotmpi.launcher_channel import IN_SCRIPT, LauncherChannel
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
+from spotmpi.rounds.early_sum import EarlySum
 from spotmpi.rounds.round import Summed
 from spotmpi.rounds.subset_calls import Combine
-from spotmpi.rounds.summand import Summand, Words
+from spotmpi.rounds.summand import GrowingSummand, Summand, Words
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
@@ -131,6 +132,10 @@ class Participant(Protocol):
         ``mine``: what this one brings. ``step``: the sum stands for a step, which the script takes
         by itself."""
 
+    def begin_sum(self, mine: GrowingSummand, step: bool = False) -> Asks[EarlySum | None]:
+        """Begin the sum of arrays that come one by one; None on a newcomer. Nothing else may be
+        asked for until it is ended. ``step``: as `sum` has it."""
+
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""
 
@@ -192,6 +197,11 @@ class Outsider(Generic[P]):
         """Return the script's own value: it counts for nothing."""
         yield from ()
         return like(x, numbers_of(x))
+
+    def begin_sum(self, mine: GrowingSummand, step: bool = False) -> Asks[EarlySum | None]:
+        """Return None: a newcomer brings nothing to a sum."""
+        yield from ()
+        return None
 
     def ask_for_checkpoint(self) -> None:
         """Do nothing: nothing here is worth keeping."""

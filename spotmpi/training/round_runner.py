@@ -69,6 +69,14 @@ class RoundRunner:
         yield from self._enter(what)
         yield from self._meanwhile(self._driver.open())
 
+    def begin(self, what: Round, parts: int | None = None) -> Asks[None]:
+        """Open this round, bring what is there, and start its first ``parts`` parts, or all that
+        may start now. Does not wait for others, but for a change of the membership."""
+        yield from self.open_early(what)
+        what.bring()
+        may_start = self._exchange.bring_ahead()
+        yield from self.start(may_start if parts is None else parts)
+
     def start(self, parts: int | None) -> Asks[None]:
         """Start the first ``parts`` parts of the open round: they are there. None: start all that
         the round is made of."""

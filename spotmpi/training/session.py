@@ -20,8 +20,9 @@ from spotmpi.protocol.exact_means import like
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.plain_values import pack
 from spotmpi.protocol.sampler import Indices
-from spotmpi.rounds.round import GatherRound, MeanRound, OnceRound, Round, Summed, SumRound
-from spotmpi.rounds.summand import Summand, Words
+from spotmpi.rounds.early_sum import EarlySum
+from spotmpi.rounds.round import GatherRound, MeanRound, OnceRound, Summed, SumRound
+from spotmpi.rounds.summand import GrowingSummand, Summand, Words
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.participant import Mail, Participant
 from spotmpi.training.round_runner import RoundRunner
@@ -41,6 +42,9 @@ class Session:
         self.training = training = exchange.training
         self._driver = exchange.driver
         self.turns = exchange.turns
+        self._step_round = partial(
+            StepRound, exchange.memory, training, exchange.tables, me=exchange.me
+        )
         self._quorum_watch = QuorumWatch(
             context, training, exchange.transfer, lambda: self.membership
         )
@@ -112,9 +116,6 @@ class Session:
         ending = self._exchange.ending
         if ending.sealed and not ending.finishes:
             yield from self._runner.leave_with_all("the others have finished")
-
-    def _step_round(self, turn: RoundSteps) -> Round:
-        return StepRound(self._exchange.memory, self.training, self._exchange.tables, turn, self.me)
 
     def ready(self, key: Any, array: Any) -> Asks[Participant]:
         """Take one array of the gradient for the next step. Parts that are complete now start, if
@@ -213,15 +214,31 @@ class Session:
         yield from self._come_together()
         counts = partial(own_step, self.training) if step else None
         summed = SumRound(self._exchange.memory, mine, counts)
-        while summed.answer is None:
+        while not summed.over:
             yield from self._runner.perform(summed)
+        assert summed.answer is not None
+        return self._summed(mine, step, summed.answer)
+
+    def begin_sum(self, mine: GrowingSummand, step: bool = False) -> Asks[EarlySum]:
+        """Begin the sum of arrays that come one by one. Nothing else may be asked for until it is
+        ended. ``step``: as `sum` has it."""
+        yield from self._come_together()
+        counts = partial(own_step, self.training) if step else None
+        kept = partial(self._summed, mine, step)
+        early = EarlySum(self._runner, self._exchange.memory, mine, counts, kept)
+        yield from early.begin()
+        return early
+
+    def _summed(self, mine: Summand | GrowingSummand | Words, step: bool, found: Summed) -> Summed:
+        """Return a sum, as it is. It is kept for newcomers, if it is small, and its step counts."""
         if step:
             self.turns.renew()
         position, kept = self.training.position, None
         if position.answers.has_room(mine.bytes):
-            kept = pack([in_host_memory(summed.answer.total), summed.answer.workers])
+            (total,) = found.total
+            kept = pack([in_host_memory(total), found.workers])
         position.remember(kept, mine.known_by)
-        return summed.answer
+        return found
 
     def _come_together(self) -> Asks[None]:
         """Do the round first that is under way, or due as all ask for something between the same

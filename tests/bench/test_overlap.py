@@ -22,16 +22,29 @@ def test_a_row_says_what_was_hidden() -> None:
     assert str(missed).split()[0] == "MISSED"
 
 
+def test_a_script_for_torch_is_held_against_gloo() -> None:
+    sides = {"alone": [1.0], "after": [2.0], "during": [1.1]}
+    row, held = overlap.lines(Measured(2, "ddp", 1.0, **sides, gloo=[1.2]))
+    assert row.split() == ["2", "ddp", "|", "1000", "2000", "1100", "1200"]
+    assert str(held).split() == ["holds", "at", "most", "gloo's", "time:", "0.92", "of", "it"]
+    _, missed = overlap.lines(Measured(2, "ddp", 1.0, **sides, gloo=[1.0]))
+    assert str(missed).split()[0] == "MISSED"
+
+
 @pytest.mark.skipif(network.missing() is not None, reason=str(network.missing()))
 @pytest.mark.matrix
 def test_steps_between_hosts_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
     file = tmp_path / "overlap.json"
-    arguments = ["--hosts", "2", "--rate", "10gbit", "--backward", "idle", "--turns", "1"]
-    assert cli.main(["bench", "overlap", *arguments, "--json", str(file)]) == 0
-    (cell,) = json.loads(file.read_text())["cells"]
+    pytest.importorskip("torch")
+    arguments = ["--hosts", "2", "--rate", "10gbit", "--backward", "idle", "ddp", "--turns", "1"]
+    assert cli.main(["bench", "overlap", *arguments, "--json", str(file)]) in (0, 1)
+    cells = json.loads(file.read_text())["cells"]
+    assert [cell["backward"] for cell in cells] == ["idle", "ddp"]
     # A pass lasts as long as the line needs for the array's sum: 82 ms.
-    assert min(cell["alone_s"]) > 0.08
-    assert min(cell["during_s"]) > 0.08
+    for cell in cells:
+        assert min(cell["alone_s"]) > 0.08
+        assert min(cell["during_s"]) > 0.08
+    assert min(cells[1]["gloo_s"]) > 0.08
 
 
 def test_without_a_rate_there_is_nothing_to_hide(capsys: pytest.CaptureFixture[str]) -> None:

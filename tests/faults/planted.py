@@ -340,7 +340,7 @@ DRIVER: list[_Slip] = [
     (
         "what_a_sum_is_of_does_not_count_after_a_round_in_which_nothing_did",
         "rounds/round.py",
-        "        arena.weight = 1.0\n",
+        "        self.memory.alone.weight = 1.0\n",
         "",
     ),
     (
@@ -351,9 +351,9 @@ DRIVER: list[_Slip] = [
     ),
     (
         "a_sum_is_in_the_memory_of_the_next_one",
-        "training/elastic.py",
-        "total = backend_of(total).converted(total, mine.bucket.dtype)",
-        "total = backend_of(total) and total",
+        "rounds/summand.py",
+        "        found = self.layout.views([total])\n",
+        "        found = self.layout.views(parts[:1])\n",
     ),
     (
         "workers_leave_between_the_two_rounds_of_a_sum",

@@ -141,7 +141,7 @@ def test_what_one_worker_gives_comes_whole_and_drives_out_no_sum(trainer: Any) -
     for size in range(1, 9):
         given = np.arange(size, dtype=np.uint8)
         words = Words(size, "numbers", lambda out, given=given: np.copyto(out, given))
-        total, workers = trainer._run(trainer._participant.sum(words))
+        (total,), workers = trainer._run(trainer._participant.sum(words))
         assert total.view(np.uint8)[:size].tolist() == given.tolist()
         assert workers == (0,)
     assert any(arena is of_gradients for arena in kept.values())

@@ -373,6 +373,7 @@ def test_a_newcomer_takes_the_place_of_a_lost_worker(
 def test_objects_go_to_and_come_from_a_newcomer_with_a_rank_beyond_the_size() -> None:
     script = SimpleNamespace(found=None, passes=passes.Passes())
     known: Any = {"standing": standing(4, (1, 2, 3, 4), (4, 4, 0)), "script": script, "number": 0}
+    known["early"] = None
     calls = Collectives(cast(Any, SimpleNamespace(joins=True, worker=5, **known)), 4)
     assert calls.rank == 5
     group = WorkerGroup(cast(Any, SimpleNamespace(begins_step=False)), calls)

@@ -198,7 +198,8 @@ class SharedArena(Arena):
         elif part.move is not None:
             part.move(slices[number], arrays, weights)
         elif arrays:
-            HOST.kernels.scaled_sum(result, arrays, weights)
+            of = self._arrangement.bytes // len(members)  # what this worker sums of all arrays
+            HOST.kernels.scaled_sum(result, arrays, weights, of=of)
         else:
             result.fill(0)
 
