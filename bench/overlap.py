@@ -21,6 +21,7 @@ from spotmpi.bench.measuring.figures import Aim
 from spotmpi.bench.measuring.models import resnet50
 from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.measuring.report import Report
+from spotmpi.bench.scripts import gloo
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 
@@ -92,6 +93,8 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(
             "--rate takes a rate here: the backward pass lasts as long as the line needs"
         )
+    if _DDP in options.backward and not gloo.there():
+        raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
     report = Report("overlap", options.json, rate=options.rate, bucket_mb=options.bucket_mb)
     sides = "".join(f" {side:>7}" for side in ("alone", "after", "during", "gloo"))
     print(f"{'hosts':>5} {'cores':>6} |{sides}  ms, medians")

@@ -288,7 +288,9 @@ class _NumPy(Backend):
         np.bitwise_or(pages, 0, out=pages)
 
     def joined(self, parts: Sequence[Buffer]) -> Sequence[Buffer]:
-        if all(one.ctypes.data + one.nbytes == two.ctypes.data for one, two in pairwise(parts)):
+        if len(parts) > 1 and all(
+            one.ctypes.data + one.nbytes == two.ctypes.data for one, two in pairwise(parts)
+        ):
             return [np.asarray(_Joined(parts))]
         return parts
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from spotmpi.arrays.backend import Array
 from spotmpi.fabric import Steps
-from spotmpi.rounds.memory import RoundMemory, parts_of_sum
-from spotmpi.rounds.round import Round, Summed, SumRound, Taken
+from spotmpi.rounds.memory import parts_of_sum
+from spotmpi.rounds.round import Round, Summed, SumRound
 from spotmpi.rounds.summand import GrowingSummand
 
 __all__ = ["EarlySum"]
@@ -41,20 +41,18 @@ class EarlySum:
     def __init__(
         self,
         runner: Runner,
-        memory: RoundMemory,
+        asked: SumRound,
         mine: GrowingSummand,
-        step: Callable[[], Taken] | None,
         summed: Callable[[Summed], Summed],
     ) -> None:
-        """``mine``: what this worker brings, without any array so far. ``step``: as `SumRound` has
-        it. ``summed``: is called with the sum."""
+        """``asked``: the rounds of it. ``mine``: what this worker brings to them, without any array
+        so far. ``summed``: is called with the sum."""
         self._runner = runner
-        self._memory = memory
+        self._round = asked
         self.mine = mine
         self._summed = summed
         self._ends = [*accumulate(parts_of_sum(mine.bucket.dtype, mine.bucket.size))]
         """Where the parts end."""
-        self._round = SumRound(memory, mine, step)
 
     def begin(self) -> Steps[None]:
         """Ask all for the sum."""
@@ -75,7 +73,7 @@ class EarlySum:
     @property
     def _asks(self) -> bool:
         """True in the first round."""
-        return self._memory.payload is None
+        return self._round.memory.payload is None
 
     def end(self, whole: bool) -> Steps[Summed | None]:
         """Return the sum. ``whole``: False if other arrays have come than were expected, alike on
@@ -84,7 +82,6 @@ class EarlySum:
             if self._asks:  # others may have said so already
                 yield from self._runner.perform(self._round)
             self._round.give_up()
-        while not self._round.over:
+        while self._round.answer is None:
             yield from self._runner.perform(self._round)
-        found = self._round.answer
-        return None if found is None else self._summed(found)
+        return self._summed(self._round.answer) if whole else None

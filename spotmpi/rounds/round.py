@@ -294,11 +294,7 @@ class SumRound(Round):
         self._mine = mine
         self.call, self.about = mine.call, str(mine)
         self._step = step
-        self._given_up = False
-        self.over = False
-        """True if the second round is complete."""
         self.answer: Summed | None = None
-        """The sum; None as well if it was given up."""
 
     @property
     def adds(self) -> int:
@@ -319,10 +315,10 @@ class SumRound(Round):
         return self._mine.backend.joined(self.memory.alone.contributions)
 
     def give_up(self) -> None:
-        """Use nothing of the sum, which all have asked for: this worker cannot bring all of it. All
-        do so, or all raise ReplicaMismatch."""
+        """Say that this worker does not bring what all have asked for: the answer is rubbish. All
+        say so, or all raise ReplicaMismatch."""
         self.call, self.about = ~self._mine.call & 0xFFFFFFFF, f"no more of {self._mine}"
-        self._step, self._given_up = None, True
+        self._step = None
 
     def says(self) -> dict[str, Any]:
         """Return how many numbers there are."""
@@ -333,9 +329,6 @@ class SumRound(Round):
     ) -> Taken | None:
         """Take the sum, if this is the second round."""
         if self.memory.payload is None:
-            return None
-        self.over = True
-        if self._given_up:
             return None
         total = self._mine.backend.joined(self.memory.alone.record)
         self.answer = Summed(total, tuple(full))

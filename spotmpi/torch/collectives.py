@@ -204,18 +204,17 @@ class Calls:
     def give_early(
         self, number: int, tensors: Sequence[torch.Tensor], step: Callable[[], bool]
     ) -> None:
-        """Give the others these tensors, if they are what is usually summed in a step as this
-        ``number`` of several, and all before them were given. `end_early` says what all of them
-        are. ``step``: says, when the first ones are given, if the sum stands for a step. Waits for
-        the others once."""
+        """Give the others these tensors of a backward pass while it goes on, if a pass usually sums
+        such ones. ``number``: of these among all that it sums. ``step``: called for the first ones,
+        returns True if the sum stands for a step. Waits for the others at most once in a pass."""
 
     def end_early(self, tensors: Sequence[torch.Tensor], operations: Collection[str]) -> bool:
-        """End the sum of which others were given a part. Return True if that is one of all these
-        tensors, by one operation: then it is written into them. Collective, if a part was given."""
+        """End the sum of what was given early. Return True if these are all that the pass sums, all
+        were given, and by one operation: then the sum is in them. Collective, if any were given."""
         return False
 
     def note_sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Note that these were summed in a backward pass. Local."""
+        """Note that a backward pass has summed these. Local."""
 
     def broadcast(
         self, tensors: Sequence[torch.Tensor], source: int, stands_in: bool = False
@@ -456,26 +455,25 @@ class Collectives(Calls):
     ) -> None:
         """Do so, unless this worker rehearses."""
         usual = self.standing.usual
-        # (Within a host a sum takes less than to begin it early.)
         if (
             self.rehearses
-            or not (self.group.apart and usual.expected)
-            or number >= len(usual.sizes)
+            or not usual.expected
+            or [*map(bucket_of, tensors)] != [*usual.buckets[number : number + 1]]
         ):
             return
-        if bucket_of(tensors) != (usual.kind, usual.sizes[number]):
-            return
-        kind = getattr(torch, usual.kind)
+        (mine,) = tensors
+        kind, _ = summed_as(mine)
         if not number:
-            self.group.begin_early(usual.sizes, kind, step())
+            self.group.begin_early([size for _, size in usual.buckets], kind, step())
         if self.group.early == number:
-            self.group.give_early(tensors[0], kind)
+            self.group.give_early(mine, kind)
 
     def end_early(self, tensors: Sequence[torch.Tensor], operations: Collection[str]) -> bool:
         """End what was begun."""
         if (given := self.group.early) is None:
             return False
-        whole = given == len(tensors) == len(self.standing.usual.sizes) and len({*operations}) == 1
+        whole = given == len(tensors) == len(self.standing.usual.buckets)
+        whole = whole and len({*operations}) == 1
         times = _TIMES[next(iter(operations))](self.size) if whole else None
         workers = self.group.end_early(tensors if whole else None, times)
         if workers is None:
@@ -486,12 +484,8 @@ class Collectives(Calls):
 
     def note_sum(self, tensors: Sequence[torch.Tensor]) -> None:
         """Note it, unless this worker rehearses."""
-        if self.rehearses:
-            return
-        buckets = [bucket_of([one]) for one in tensors]
-        kinds, sizes = {*(one and one[0] for one in buckets)}, [one[1] for one in buckets if one]
-        (kind,) = kinds if len(kinds) == 1 else (None,)
-        self.standing.usual.note(kind or "", sizes if kind else [])
+        if not self.rehearses:
+            self.standing.usual.note([*map(bucket_of, tensors)])
 
     def post(self, to: int, key: bytes, content: Any) -> None:
         """Send bytes to the worker of this rank, unless this worker rehearses."""

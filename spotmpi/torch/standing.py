@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.rounds.memory import parts_of_sum
 from spotmpi.torch.first_answers import SUMS, FirstAnswers
 
 __all__ = ["Standing", "UsualSum"]
 
-_FEWEST = 3
-"""Fewest tensors of a sum that is worth to be begun early."""
+Bucket = tuple[str, int]
+"""The type in which a tensor is summed, and its size."""
 
 
 class UsualSum:
@@ -19,35 +20,42 @@ class UsualSum:
     be given the first of them while the script computes the next ones. Alike on all workers."""
 
     def __init__(self) -> None:
-        self.kind, self.sizes = "", list[int]()
-        """The type in which they are summed, and the sizes of these tensors, in the last step."""
+        self.buckets = list[Bucket]()
+        """What was summed in the last step; empty: something else than tensors of one type."""
         self._repeats = False
-        """True if they were the same in the step before."""
+        """True if it was the same in the step before."""
         self._failed = False
-        """True if others have come once than were expected."""
+        """True if something else has come than was expected."""
 
     @property
     def expected(self) -> bool:
-        """True if the next step is expected to sum the same as the last ones."""
-        return self._repeats and not self._failed and len(self.sizes) >= _FEWEST
+        """True if the next step is expected to sum the same as the last ones, and a part of it can
+        be whole before the last tensor is there."""
+        if self._failed or not self._repeats or len(self.buckets) == 1:
+            return False
+        (kind, _), *_ = self.buckets
+        return len(parts_of_sum(kind, sum(size for _, size in self.buckets))) > 1
 
-    def note(self, kind: str, sizes: list[int]) -> None:
-        """Note what was summed in a step; no sizes: something else than tensors of one type."""
-        self._repeats = (kind, sizes) == (self.kind, self.sizes)
-        self.kind, self.sizes = kind, sizes
+    def note(self, buckets: Sequence[Bucket | None]) -> None:
+        """Note what was summed in a step; None: it cannot be given early."""
+        found = [one for one in buckets if one is not None]
+        if len(found) < len(buckets) or len({kind for kind, _ in found}) > 1:
+            found = []
+        self._repeats = bool(found) and found == self.buckets
+        self.buckets = found
 
     def fail(self) -> None:
-        """Expect nothing any more: others have come than were expected."""
+        """Expect nothing any more: something else has come than was expected."""
         self._failed = True
 
     def told(self) -> list[Any]:
         """Return what a newcomer is told."""
-        return [self.kind, self.sizes, self._repeats, self._failed]
+        return [self.buckets, self._repeats, self._failed]
 
     def follow(self, told: Sequence[Any]) -> None:
         """Go on from what was told."""
-        self.kind, self.sizes = str(told[0]), [int(size) for size in told[1]]
-        self._repeats, self._failed = bool(told[2]), bool(told[3])
+        self.buckets = [(str(kind), int(size)) for kind, size in told[0]]
+        self._repeats, self._failed = bool(told[1]), bool(told[2])
 
 
 class Standing:

@@ -127,14 +127,13 @@ def summed_as(tensor: torch.Tensor) -> tuple[torch.dtype, torch.device]:
     return torch.promote_types(tensor.dtype, torch.float32), tensor.device
 
 
-def bucket_of(tensors: Sequence[torch.Tensor]) -> tuple[str, int] | None:
-    """Return the type in which these are summed, and their size, if they are one tensor of a kind
-    that may be given early: of floats and of one dimension, in memory of the host. Else None."""
-    one, *others = tensors
-    if others or one.is_sparse or not one.is_floating_point() or one.dim() != 1:
+def bucket_of(tensor: torch.Tensor) -> tuple[str, int] | None:
+    """Return the type in which a tensor is summed, and its size. None: it cannot be given to others
+    early, which takes floats and one dimension, in memory of the host."""
+    if tensor.is_sparse or not tensor.is_floating_point() or tensor.dim() != 1:
         return None
-    kind, device = summed_as(one)
-    return (f"{kind}".removeprefix("torch."), one.numel()) if device.type == "cpu" else None
+    kind, device = summed_as(tensor)
+    return (f"{kind}".removeprefix("torch."), tensor.numel()) if device.type == "cpu" else None
 
 
 class _Stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from spotmpi.torch.kept_script import KeptScript
 from spotmpi.torch.standing import Standing
 from spotmpi.torch.tensors import array_of, stream_of, tensor_of
 from spotmpi.training.group import Group
-from spotmpi.training.participant import turned_away
+from spotmpi.training.participant import Participant, turned_away
 from spotmpi.training.script.answers import NoAnswers
 
 __all__ = ["Rounds", "values_of"]
@@ -132,15 +131,9 @@ class Rounds(Group[Any]):
     def recent(self, recent: bool) -> None:
         self._training.position.recent = recent
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self._early = None  # nobody waits for the others any more
-        super().__exit__(kind, error, trace)
+    def _give_up(self, participant: Participant, error: BaseException) -> None:
+        self._early = None  # the others get no word of it
+        super()._give_up(participant, error)
 
     def _run(self, steps: Steps[T]) -> T:
         """Perform ``steps``. A sum that is under way is given up: the script asks for something
@@ -194,7 +187,8 @@ class Rounds(Group[Any]):
         with stream_of(tensors[0].device):
             arrays = [array_of(one.detach().to(kind)) for one in tensors]
             shapes = [one.shape for one in tensors]
-            mine = self._summand(arrays, (kind, tensors[0].device, *shapes))
+            known = self._known_as((kind, tensors[0].device, *shapes), lambda: arrays)
+            mine = known._replace(tree=arrays)
             found = self._run(self._connected("sum()").sum(mine, step))
             _write(tensors, found, times)
         return found.workers
@@ -202,16 +196,14 @@ class Rounds(Group[Any]):
     def begin_early(self, sizes: Sequence[int], kind: torch.dtype, step: bool) -> None:
         """Begin such a sum of tensors in memory of the host, each of one dimension, of these
         ``sizes``, which `give_early` takes one by one. Does not wait for the others."""
-        room = [torch.empty(size, dtype=kind) for size in sizes]
-        known_by = (kind, room[0].device, *[one.shape for one in room])
-        mine = GrowingSummand(self._summand([*map(array_of, room)], known_by))
+        shapes = [torch.Size([size]) for size in sizes]
+        whole = self._known_as(
+            (kind, torch.device("cpu"), *shapes),
+            lambda: [array_of(torch.empty(shape, dtype=kind)) for shape in shapes],
+        )
+        mine = GrowingSummand(whole)
         step = step and self.script.found is None
         self._early = self._run(self._connected("sum()").begin_sum(mine, step))
-
-    @property
-    def apart(self) -> bool:
-        """True if the workers are on several hosts."""
-        return len({one.host for one in self._membership.workers}) > 1
 
     @property
     def early(self) -> int | None:
@@ -239,15 +231,15 @@ class Rounds(Group[Any]):
         _write(tensors, found, times)
         return found.workers
 
-    def _summand(self, tree: Any, known_by: Hashable) -> Summand:
-        """Return what these arrays bring. ``known_by``: says their type, place and shapes, which a
-        script mostly sums again."""
+    def _known_as(self, known_by: Hashable, tree: Callable[[], Any]) -> Summand:
+        """Return what arrays like those of ``tree`` bring, without arrays. ``known_by``: says their
+        type, place and shapes, which a script mostly sums again."""
         known = self._known.get(known_by)
         if known is None:
             if len(self._known) == _MOST_KNOWN:
                 self._known.clear()
-            known = self._known[known_by] = Summand.of(tree)._replace(tree=None)
-        return known._replace(tree=tree)
+            known = self._known[known_by] = Summand.of(tree())._replace(tree=None)
+        return known
 
     @property
     def number(self) -> int:

@@ -214,23 +214,26 @@ class Session:
         yield from self._come_together()
         counts = partial(own_step, self.training) if step else None
         summed = SumRound(self._exchange.memory, mine, counts)
-        while not summed.over:
+        while summed.answer is None:
             yield from self._runner.perform(summed)
-        assert summed.answer is not None
-        return self._summed(mine, step, summed.answer)
+        return self._keep_sum(mine, step, summed.answer)
 
     def begin_sum(self, mine: GrowingSummand, step: bool = False) -> Asks[EarlySum]:
         """Begin the sum of arrays that come one by one. Nothing else may be asked for until it is
         ended. ``step``: as `sum` has it."""
         yield from self._come_together()
         counts = partial(own_step, self.training) if step else None
-        kept = partial(self._summed, mine, step)
-        early = EarlySum(self._runner, self._exchange.memory, mine, counts, kept)
+        asked = SumRound(self._exchange.memory, mine, counts)
+        keep = partial(self._keep_sum, mine, step)
+        early = EarlySum(self._runner, asked, mine, keep)
         yield from early.begin()
         return early
 
-    def _summed(self, mine: Summand | GrowingSummand | Words, step: bool, found: Summed) -> Summed:
-        """Return a sum, as it is. It is kept for newcomers, if it is small, and its step counts."""
+    def _keep_sum(
+        self, mine: Summand | GrowingSummand | Words, step: bool, found: Summed
+    ) -> Summed:
+        """Keep a sum for newcomers, if it is small; return it. ``step``: it was a step's, and the
+        next step begins."""
         if step:
             self.turns.renew()
         position, kept = self.training.position, None

@@ -159,6 +159,9 @@ def test_what_is_large_goes_past_the_cache(monkeypatch: pytest.MonkeyPatch) -> N
     cpu.scaled_sum(out[1:], [x[1:]], [1.0])
     cpu.pack(out, [x], 1.0)
     assert gone == [x.size, x.size]
+    for of in (cpu.PAST_CACHE, cpu.PAST_CACHE - 1):
+        cpu.scaled_sum(out[:5000], [x[:5000]], [1.0], of=of)
+    assert gone == [x.size, x.size, 5000]
 
 
 def test_a_sum_of_negative_zeros_stays_negative() -> None:

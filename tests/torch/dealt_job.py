@@ -192,13 +192,18 @@ class Passes(Job):
         return DataLoader(rows, 2, sampler=sampler, collate_fn=list)
 
 
+def reduce(calls: Collectives, mine: torch.Tensor, grad: torch.Tensor, _begins: bool) -> None:
+    """Write the means of these."""
+    calls.reduce([mine, grad], "AVG", step=True)
+
+
 def step(batch: list[int], numbers: Numbers, entrance: Entrance, moves: bool = True) -> list[int]:
     """Train with a batch. Return how often each sample was used in this step, by all workers."""
     calls = entrance.calls
     mine = torch.zeros(SAMPLES, dtype=torch.float64)
     mine[batch] = 1.0
     grad = numbers.model * 0.1 + float(sum(batch))
-    calls.reduce([mine, grad], "AVG", step=True)
+    reduce(calls, mine, grad, entrance.begins_step)
     entrance.sum_up()
     numbers.model -= grad
     if moves:

@@ -1,7 +1,7 @@
 """A script for `test_early_sums`: DistributedDataParallel whose gradients travel while the backward
 pass goes on, with workers that kill themselves between two buckets.
 
-``early.py BEGIN DEATHS``: begin sums ``early``, as between hosts, or ``late``, as within one; and
+``early.py BEGIN DEATHS``: begin sums ``early``, or ``late``, when all gradients are there; and
 ``worker@step.layer,..``, or ``worker!step.layer`` for one that fails there. Layers count from the
 first, which has its gradients last.
 """
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import spotmpi.torch
 from spotmpi.rounds import memory
-from spotmpi.torch.torch_rounds import Rounds
+from spotmpi.torch.standing import UsualSum
 
 STEPS, WIDTH, LAYERS = 14, 160, 6
 
@@ -27,7 +27,8 @@ def main() -> None:
     """Train, and say what came of it."""
     how, deaths = sys.argv[1:]
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{os.getcwd()}/inductor")
-    Rounds.apart = how == "early"  # type: ignore[assignment, method-assign]
+    if how == "late":
+        UsualSum.expected = False  # type: ignore[assignment, method-assign]
     memory._LEAST_WORDS = 1 << 14
     planned = deaths.split(",")
     torch.set_num_threads(1)

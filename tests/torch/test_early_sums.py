@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
 
 from spotmpi.arrays import flat_parts  # noqa: E402
-from spotmpi.fabric.sim.faults import Arrival, Kill  # noqa: E402
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice  # noqa: E402
 from spotmpi.rounds import memory  # noqa: E402
-from spotmpi.torch.newcomers import Entrance  # noqa: E402
+from spotmpi.torch.collectives import Collectives  # noqa: E402
 from spotmpi.torch.process_group import the_group  # noqa: E402
-from spotmpi.torch.standing import UsualSum  # noqa: E402
-from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
+from spotmpi.torch.standing import Standing, UsualSum  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.torch import dealt_job  # noqa: E402
-from tests.torch.dealt_job import SAMPLES, Numbers, Passes  # noqa: E402
+from tests.torch.dealt_job import SAMPLES, Passes  # noqa: E402
 from tests.torch.early import LAYERS  # noqa: E402
 from tests.torch.test_process_group import alone, run  # noqa: E402, F401
 
@@ -26,9 +26,8 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers begin sums early, as between hosts, and in small parts."""
-    monkeypatch.setattr(Rounds, "apart", True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut small sums into parts."""
     monkeypatch.setattr(memory, "_LEAST_WORDS", 12)
     monkeypatch.setattr(flat_parts, "_WHOLE", 1)
 
@@ -47,28 +46,24 @@ def test_parts_of_an_array_are_about_equal_and_whole() -> None:
 # In simulated jobs.
 
 
-class Steps:
-    """In place of a step of `dealt_job`: it gives its gradients one by one."""
+class Sums:
+    """In place of `dealt_job.reduce`: a pass that gives its gradients one by one."""
 
-    def __init__(self, surprise: str) -> None:
+    def __init__(self, surprise: str = "") -> None:
         """``surprise``: what sometimes comes in place of the usual."""
         self.surprise = surprise
         self.early = self.given_up = 0
 
     def __call__(
-        self, batch: list[int], numbers: Numbers, entrance: Entrance, moves: bool = True
-    ) -> list[int]:
-        """Train with a batch. Return how often each sample was used in this step."""
-        calls = entrance.calls
-        mine = torch.zeros(SAMPLES, dtype=torch.float64)
-        mine[batch] = 1.0
-        grad = numbers.model * 0.1 + float(sum(batch))
+        self, calls: Collectives, mine: torch.Tensor, grad: torch.Tensor, begins: bool
+    ) -> None:
+        """Write the means of these."""
         tensors = [mine, grad[:1], grad[1:2], grad[2:]]
         odd = calls.standing.answers.sums % 7 == 6 and self.surprise
         if odd == "others":
             tensors = [mine, grad[:1], grad[1:]]
         for number, one in enumerate(tensors):
-            calls.give_early(number, [one], lambda: entrance.begins_step)
+            calls.give_early(number, [one], lambda: begins)
             if odd == "asks" and number == 1:
                 assert set(calls.exchange(7, "in the middle of a pass").values()) == {7}
         if odd == "fails":
@@ -77,16 +72,10 @@ class Steps:
         summed = calls.end_early(tensors, ["AVG"] * len(tensors))
         self.early += summed
         self.given_up += begun and not summed
-        assert calls.rehearses or not calls.group.early
+        assert calls.rehearses or calls.group.early is None
         if not summed:
-            calls.reduce(tensors, "AVG", step=entrance.begins_step)
+            calls.reduce(tensors, "AVG", step=begins)
         calls.note_sum(tensors)
-        entrance.sum_up()
-        numbers.model -= grad
-        if moves:
-            entrance.move()
-        total: list[int] = (mine * len(calls.alive)).round().int().tolist()
-        return total
 
 
 @pytest.mark.parametrize("surprise", ["", "others", "asks", "fails"])
@@ -100,17 +89,18 @@ class Steps:
     ids=str,
 )
 def test_workers_die_and_come_at_any_event_of_it(
-    tmp_path: Path, seeds: range, surprise: str, apart: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seeds: range, surprise: str, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if something else comes than was expected, again and again."""
-    steps = Steps(surprise)
-    monkeypatch.setattr(dealt_job, "step", steps)
+    sums = Sums(surprise)
+    monkeypatch.setattr(dealt_job, "reduce", sums)
     monkeypatch.setattr(UsualSum, "fail", lambda _: None)
     results = simulated.campaign(
         Passes(tmp_path / "calm", 3, many=2 * SAMPLES, over=4),
         seeds,
         lambda events, seed: {
             "kills": [Kill(seed % 5, 1 + 71 * seed % events)][: seed % 3],
+            "notices": [LeaveNotice(2, 40 + 53 * seed % events)][: seed % 2],
             "arrivals": [Arrival(3, 30 + 11 * seed), Arrival(4, 30 + 37 * seed % events)],
         },
         lambda result: None,
@@ -118,15 +108,16 @@ def test_workers_die_and_come_at_any_event_of_it(
     for result in results:
         assert len({final.bits for final in result.finals.values()}) == 1
     assert any(worker > 2 for result in results for worker in result.finals)
-    assert steps.early > 20 * len(seeds)
-    assert bool(steps.given_up) == (surprise == "others")
+    assert sums.early > 20 * len(seeds)
+    assert bool(sums.given_up) == (surprise == "others")
 
 
 def test_the_first_worker_dies_at_any_event_of_it(
-    tmp_path: Path, apart: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then it is in the sums of all others or of none."""
-    monkeypatch.setattr(dealt_job, "step", Steps(""))
+    sums = Sums()
+    monkeypatch.setattr(dealt_job, "reduce", sums)
     calm = Passes(tmp_path / "calm", 3, over=2)
     events = range(0, 400, 11)
     results = simulated.campaign(
@@ -135,12 +126,45 @@ def test_the_first_worker_dies_at_any_event_of_it(
     for result in results:
         assert result.finals.keys() == {1, 2}
         assert len({final.bits for final in result.finals.values()}) == 1
+    assert sums.early > 10 * len(events)
+
+
+def test_what_is_expected_is_what_came_twice_in_more_than_a_part() -> None:
+    large, small = ("float32", 1 << 20), ("float32", 8)
+    usual = UsualSum()
+    for buckets, expected in [
+        ([large, large], False),
+        ([large, large], True),
+        ([large, large, small], False),
+        ([large, large, small], True),
+        ([small, small], False),
+        ([small, small], False),
+        ([large, None], False),
+        ([large, None], False),
+        ([large, ("float64", 1 << 20)], False),
+        ([large, ("float64", 1 << 20)], False),
+        ([("float32", 1 << 22)], False),
+        ([("float32", 1 << 22)], False),
+        ([large, large], False),
+        ([large, large], True),
+    ]:
+        usual.note(buckets)
+        assert usual.expected == expected, buckets
+    known, told = Standing(), Standing()
+    known.begin(2)
+    known.usual = usual
+    told.restore(json.loads(json.dumps(known.snapshot(None))))
+    assert told.usual.expected
+    assert told.usual.buckets == usual.buckets
+    usual.fail()
+    told.restore(json.loads(json.dumps(known.snapshot(None))))
+    assert not told.usual.expected
 
 
 # With DistributedDataParallel.
 
 
-def test_a_step_is_begun_early_if_it_is_like_the_last_ones(alone: Any, apart: None) -> None:  # noqa: F811
+def test_a_step_is_begun_early_if_it_is_like_the_last_ones(alone: Any, small: None) -> None:  # noqa: F811
     """And never again if other gradients have come than were expected."""
     torch.manual_seed(3)
     layers = [torch.nn.Linear(8, 8) for _ in range(4)]
@@ -168,7 +192,7 @@ def test_a_step_is_begun_early_if_it_is_like_the_last_ones(alone: Any, apart: No
     assert the_group() is alone
 
 
-def test_nothing_is_left_of_a_pass_that_fails(alone: Any, apart: None) -> None:  # noqa: F811
+def test_nothing_is_left_of_a_pass_that_fails(alone: Any, small: None) -> None:  # noqa: F811
     layers = [torch.nn.Linear(8, 8) for _ in range(4)]
     plain = torch.nn.Sequential(*layers)
     wrapped = torch.nn.parallel.DistributedDataParallel(plain, bucket_cap_mb=1e-4)
