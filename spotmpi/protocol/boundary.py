@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spotmpi.protocol import exact_means
-from spotmpi.protocol.control_word import END, GATHER, MEAN, ONCE, STEP, ControlSum
+from spotmpi.protocol.control_word import END, GATHER, MEAN, ONCE, STEP, WORDS_OF_ALL, ControlSum
 from spotmpi.protocol.ending import EndEvent, Ending
 
 __all__ = ["LENGTH", "START", "Boundary", "Payload", "boundary", "follow"]
@@ -19,12 +19,15 @@ class Payload(NamedTuple):
     """What a round carries that has not the model's size."""
 
     kind: int
-    """`MEAN`, `ONCE`, `GATHER` or one of `SUMS`: the kind of its round."""
+    """The kind of its round: any but `STEP` and `END`."""
     size: int
-    """Words of the mean, numbers of the sum, or bytes of values; 0: nothing, as all wait for the
-    value."""
+    """Words of the mean or of each worker, numbers of the sum, or bytes of values; 0: nothing, as
+    all wait for the value."""
     lengths: bool = False
     """True if it is the table of the values' lengths. It comes first if these differ."""
+    places: int = 1
+    """How many places there are, each with this many words: one for each worker; 1: all bring to
+    the same place."""
 
 
 class Boundary(NamedTuple):
@@ -77,6 +80,8 @@ def _payload(kind: int, word: ControlSum, last: Payload | None, full: int) -> Pa
     """Return what the round after one of this kind carries, which had the payload ``last``."""
     if kind == ONCE:
         return None if word.size and last is not None and last.size else Payload(ONCE, word.size)
+    if kind == GATHER and not word.size:
+        return None
     if kind == GATHER and (word.alike if last is None else last.lengths):
         return Payload(GATHER, word.size)
     if last is not None:
@@ -85,7 +90,7 @@ def _payload(kind: int, word: ControlSum, last: Payload | None, full: int) -> Pa
         return Payload(GATHER, LENGTH * full, lengths=True)
     if kind == MEAN:
         return Payload(MEAN, word.numbers * exact_means.WORDS) if word.numbers else None
-    return Payload(kind, word.numbers)
+    return Payload(kind, word.numbers, places=full if kind == WORDS_OF_ALL else 1)
 
 
 def follow(

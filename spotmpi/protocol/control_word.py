@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 28
+WORDS = 29
 MOST_WORKERS = 1 << 20
 _MOST_SQUARED = 1 << 16
 """Bytes of the largest value whose square is sent: of such squares all sums are exact."""
@@ -25,10 +25,12 @@ _NOT_SQUARED = -(1 << 53)
 _PIECE = 32
 _PIECES = 2
 
-STEP, MEAN, ONCE, GATHER, SUM32, SUM64, DEVICE_SUM32, DEVICE_SUM64, WORDS_OF_ONE, END = range(10)
+STEP, MEAN, ONCE, GATHER, SUM32, SUM64, DEVICE_SUM32, DEVICE_SUM64 = range(8)
+WORDS_OF_ONE, WORDS_OF_ALL, END = range(8, 11)
 KINDS = (
     *("step()", "mean()", "once()", "gather()", "sum() of float32", "sum() of float64"),
     *("sum() of float32 on a device", "sum() of float64 on a device", "a broadcast"),
+    "a gather of tensors",
     "the end of the training",
 )
 SUMS = {
@@ -36,12 +38,11 @@ SUMS = {
     ("float64", False): SUM64,
     ("float32", True): DEVICE_SUM32,
     ("float64", True): DEVICE_SUM64,
-    ("uint32", False): WORDS_OF_ONE,
 }
 """Kinds of rounds that sum any arrays, by their type, and True if they are on a device. A newcomer
 that learns knows only the kind, and must bring the same memory as the others."""
-_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(10, 17)
-_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _SQUARE, _DIGESTED, _DIGEST = range(17, 24)
+_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(11, 18)
+_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _SQUARE, _DIGESTED, _DIGEST = range(18, 25)
 _CALL, _RECENT, _RECENT_CALL = range(_DIGEST + _PIECES, WORDS)
 
 

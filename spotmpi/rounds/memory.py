@@ -4,6 +4,9 @@ A usual round carries the arenas that its owner names. While a worker learns it 
 right behind the first arena, so that both may start early. A round for the numbers of a mean or a
 sum, for the value of a `once`, or for what a `gather` brings, carries only that. A round in which
 all wait for the value of a `once` carries nothing. The control word goes with each. All is local.
+
+Where each worker brings words of its own, large ones have an array for each worker, and so nobody
+adds zeros to the others'. Small ones lie in one array, one behind the other.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any
 
 from spotmpi.arrays.backend import DEVICE, HOST
 from spotmpi.arrays.flat_parts import cut
-from spotmpi.arrays.word_view import WORDS_OF
+from spotmpi.arrays.word_view import WORDS_OF, WordView
 from spotmpi.fabric import Arena, Between, Buffer, Fabric, Part, Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
@@ -21,8 +24,11 @@ from spotmpi.protocol.host_ring import RING
 from spotmpi.rounds.state_transfer import StateTransfer
 
 _MOST_SUMS = 4
-"""Most arenas of sums that are kept; and as many of what one worker gives, apart from them: else
+"""Most arenas of sums that are kept, and of what workers give each other, apart from them: else
 small tensors of many sizes would drive out those of the gradients."""
+
+_LEAST_OWN = 1 << 12
+"""Fewest words of each worker for which these are arrays of their own."""
 
 _LEAST_WORDS = 1 << 20
 """Fewest words of a part of a sum. Parts are so small that most of a gradient has left before its
@@ -148,6 +154,26 @@ class RoundMemory:
         """True if the next round belongs to the same call of `once` as the last one."""
         return self.payload is not None and self.payload.kind == control_word.ONCE
 
+    def bring_to(self, place: int) -> Buffer:
+        """Return what this worker brings to this place, for it to write; it brings nothing to the
+        others."""
+        arena = self.alone
+        arena.bring_only(place if len(arena.layout) > 1 else 0)
+        return self._at_places(arena.contributions)[place]
+
+    @property
+    def placed(self) -> Sequence[Buffer]:
+        """What was brought to each place."""
+        return self._at_places(self.alone.record)
+
+    def _at_places(self, flats: Sequence[Buffer]) -> Sequence[Buffer]:
+        assert self.payload is not None
+        many, size = self.payload.places, self.payload.size
+        if len(flats) == many:
+            return flats
+        (flat,) = flats
+        return [flat[place * size : (place + 1) * size] for place in range(many)]
+
     def expect(self, shape: Shape) -> None:
         """Make the next round carry this shape and nothing else, for all to read."""
         self.payload = Payload(control_word.MEAN, shape.size)
@@ -158,7 +184,9 @@ class RoundMemory:
         self.payload, self._alone = payload, None
         if payload is None:
             return
-        if payload.kind in _TYPES:
+        if payload.kind == control_word.WORDS_OF_ALL and payload.size < _LEAST_OWN:
+            self._alone = self._fabric.arena([Shape(_WORDS, payload.size * payload.places)])
+        elif payload.kind in _TYPES:
             self._alone = self._sums.pop(payload, None) or self._arena_of_sum(payload)
             self._sums[payload] = self._alone  # as the last one
         else:
@@ -167,17 +195,23 @@ class RoundMemory:
 
     def _arena_of_sum(self, payload: Payload) -> Arena:
         """Make an arena that the plane may share between workers, in place of the oldest one."""
-        of_one = payload.kind == control_word.WORDS_OF_ONE
-        alike = [one for one in self._sums if (one.kind == control_word.WORDS_OF_ONE) == of_one]
+        dtype, on_device = _TYPES[payload.kind]
+        words = dtype == _WORDS
+        alike = [one for one in self._sums if (_TYPES[one.kind][0] == _WORDS) == words]
         if len(alike) == _MOST_SUMS:
             self._fabric.release(self._sums.pop(alike[0]))
-        dtype, on_device = _TYPES[payload.kind]
         backend = DEVICE if on_device else HOST
-        # What one worker gives is there at once, and no sum on a device is begun early.
-        whole = of_one or on_device
-        sizes = [payload.size] if whole else parts_of_sum(dtype, payload.size)
-        name = f"sum/{dtype}/{payload.size}/{backend.name}"
+        if words or on_device:  # these are there at once, and no sum on a device is begun early
+            sizes = [payload.size] * payload.places
+        else:
+            sizes = parts_of_sum(dtype, payload.size)
+        name = f"sum/{dtype}/{payload.places}/{payload.size}/{backend.name}"
         return self._fabric.arena([Shape(dtype, size, backend) for size in sizes], name)
 
 
-_TYPES = {kind: what for what, kind in control_word.SUMS.items()}
+_WORDS = WordView.dtype
+_TYPES = {
+    **{kind: what for what, kind in control_word.SUMS.items()},
+    control_word.WORDS_OF_ONE: (_WORDS, False),
+    control_word.WORDS_OF_ALL: (_WORDS, False),
+}

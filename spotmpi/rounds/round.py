@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.arrays.backend import Buffer
 from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
@@ -205,18 +205,17 @@ class OnceRound(Round):
 
 
 class GatherRound(Round):
-    """Two or three rounds until all have a value of each worker.
+    """Up to three rounds until all have a value of each worker.
 
     The first says that all ask. Unless all values are of one length, the next one carries a table
-    of their lengths. The last one carries the values. A worker that is lost before that one is
-    complete has no value in it.
+    of their lengths. The last one carries the values, unless all are empty. A worker that is lost
+    before that one is complete has no value in it.
     """
 
     kind = control_word.GATHER
 
     def __init__(self, memory: RoundMemory, mine: bytes, about: str = "") -> None:
-        """``mine``: this worker's value, packed; not empty. ``about``: says what for, alike on all
-        workers."""
+        """``mine``: this worker's value. ``about``: says what for, alike on all workers."""
         super().__init__(memory)
         self._mine = mine
         self.about = about
@@ -247,7 +246,9 @@ class GatherRound(Round):
     ) -> Taken | None:
         """Take the lengths, or the values."""
         if (payload := self.memory.payload) is None:
-            if word.alike:
+            if not word.size:
+                self.answer = dict.fromkeys(full, b"")
+            elif word.alike:
                 self._place(full, [len(self._mine)] * len(full))
             return None
         came = memoryview(self.memory.alone.record[0])
@@ -290,7 +291,7 @@ class SumRound(Round):
         """``mine``: what this worker brings. ``step``: counts the step that the sum stands for;
         None: it stands for none."""
         super().__init__(memory)
-        self.kind = control_word.SUMS[mine.bucket.dtype, mine.backend is not HOST]
+        self.kind = mine.kind
         self._mine = mine
         self.call, self.about = mine.call, str(mine)
         self._step = step
@@ -330,9 +331,12 @@ class SumRound(Round):
         """Take the sum, if this is the second round."""
         if self.memory.payload is None:
             return None
-        total = self._mine.backend.joined(self.memory.alone.record)
-        self.answer = Summed(total, tuple(full))
+        self.answer = Summed(self._total(len(full)), tuple(full))
         return None if self._step is None else self._step()
+
+    def _total(self, workers: int) -> Sequence[Buffer]:
+        """Return what this number of workers has brought."""
+        return self._mine.backend.joined(self.memory.alone.record)
 
 
 Reached = Callable[[ControlSum], None]

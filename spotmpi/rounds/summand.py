@@ -12,8 +12,9 @@ from spotmpi.arrays.flat_parts import pieces
 from spotmpi.arrays.layout import Bucket, Layout
 from spotmpi.arrays.word_view import WORDS_OF, WordView
 from spotmpi.errors import UsageError
+from spotmpi.protocol.control_word import SUMS, WORDS_OF_ALL, WORDS_OF_ONE
 
-__all__ = ["GrowingSummand", "Summand", "Words"]
+__all__ = ["GrowingSummand", "OwnWords", "Summand", "Words"]
 
 _WORD = 4
 """Bytes of a word."""
@@ -40,6 +41,11 @@ class Summand(NamedTuple):
         if len(layout.buckets) > 1:
             raise UsageError("x has arrays of float32 and of float64: sum them in two calls")
         return cls(tree, layout, alone)
+
+    @property
+    def kind(self) -> int:
+        """The kind of the rounds that sum it, by `control_word`."""
+        return SUMS[self.bucket.dtype, self.backend is not HOST]
 
     @property
     def brings(self) -> bool:
@@ -116,6 +122,7 @@ class GrowingSummand:
         """``whole``: how all of them lie in the flat array; its own arrays are not looked at."""
         self._whole = whole
         self._arrays: list[Array] = []
+        self.kind = whole.kind
         self.backend = whole.backend
         self.bucket = whole.bucket
         self.bytes = whole.bytes
@@ -161,6 +168,11 @@ class Words(NamedTuple):
     """Writes them into an array of bytes, on the worker that has them; None on the others."""
 
     @property
+    def kind(self) -> int:
+        """The kind of the rounds that carry them, by `control_word`."""
+        return WORDS_OF_ONE
+
+    @property
     def backend(self) -> Backend:
         """They are in memory of the host."""
         return HOST
@@ -193,3 +205,12 @@ class Words(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.about} ({self.bytes} bytes)"
+
+
+class OwnWords(Words):
+    """As many bytes of each worker, as words of 32 bits: each gets those of all."""
+
+    @property
+    def kind(self) -> int:
+        """The kind of the rounds that carry them, by `control_word`."""
+        return WORDS_OF_ALL

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -19,9 +18,12 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import pack
 from spotmpi.torch.passes import Passes
 from spotmpi.torch.tensors import (
+    SUM_OF_LIVING,
+    TIMES,
     Numbers,
     bucket_of,
     bytes_of,
+    fold_of,
     from_bytes,
     read_bytes,
     summed_as,
@@ -32,8 +34,6 @@ from spotmpi.torch_hooks.libraries import divides_whole_numbers, let_first_stand
 
 __all__ = [
     "NO_PASS",
-    "SUMS_OF_FLOATS",
-    "SUM_OF_LIVING",
     "Calls",
     "Collectives",
     "check_size",
@@ -61,26 +61,6 @@ _AT_ONCE = 8_000_000
 
 _MOST_POSTED = (1 << 31) - (1 << 10)
 """Bytes of a message, as MPI counts them."""
-
-_FOLDS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "SUM": torch.add,
-    "PRODUCT": torch.mul,
-    "MIN": torch.minimum,
-    "MAX": torch.maximum,
-    "BAND": torch.bitwise_and,
-    "BOR": torch.bitwise_or,
-    "BXOR": torch.bitwise_xor,
-}
-SUM_OF_LIVING = "SUM_OF_LIVING"
-"""An operation beside those of torch: a sum of floats that does not count as if all were there."""
-_TIMES: Mapping[str, Callable[[int], int | None]] = {
-    "SUM": lambda size: size,
-    "AVG": lambda _: 1,
-    SUM_OF_LIVING: lambda _: None,
-}
-"""How many times the mean a result is, by operation; None: as many as have brought something."""
-SUMS_OF_FLOATS = frozenset(_TIMES)
-"""Operations by which floats are summed."""
 
 
 class Calls:
@@ -179,27 +159,24 @@ class Calls:
                     if one.is_sparse:
                         one.copy_(there.to_sparse(one.sparse_dim()))
             return
+        fold = fold_of(operation)
         floats = [one for one in tensors if one.is_floating_point() and one.numel()]
-        if operation in _TIMES:
-            times = _TIMES[operation](self.size)
+        if operation in TIMES:
+            times = TIMES[operation](self.size)
             for how in dict.fromkeys(map(summed_as, floats)):
                 alike = [one for one in floats if summed_as(one) == how]
                 self._add_up(alike, how[0], times, step)
                 step = False  # it is counted
-        elif operation not in _FOLDS:
-            raise UsageError(f"spotmpi has no operation {operation} for tensors")
         for one in tensors:
-            if operation in _TIMES and one.is_floating_point():
+            if operation in TIMES and one.is_floating_point():
                 continue
             # (In `join` some ask for a sum of those that live, and others for a sum.)
             asked = "SUM" if operation == SUM_OF_LIVING else operation
-            found = self._values(one, asked).values()
-            total = functools.reduce(_FOLDS["SUM" if operation in _TIMES else operation], found)
-            if operation == "AVG":
-                total = total.div(len(found), rounding_mode="trunc")
+            found = [*self._values(one, asked).values()]
+            fold(one, found)
             if operation == "SUM" and divides_whole_numbers():
-                total = (total.double() * self.size / len(found)).round()
-            one.detach().copy_(total)
+                total = one.detach()
+                total.copy_((total.double() * self.size / len(found)).round())
 
     def give_early(
         self, number: int, tensors: Sequence[torch.Tensor], step: Callable[[], bool]
@@ -244,8 +221,14 @@ class Calls:
         )
 
     def _values(self, mine: torch.Tensor, what: str) -> dict[int, torch.Tensor]:
-        found = self.exchange(bytes_of(mine), f"{what} of {mine.numel()} numbers of {mine.dtype}")
+        """Return each worker's tensor, by rank, in memory that stays until the next call."""
+        asked = f"{what} of {mine.numel()} numbers of {mine.dtype}"
+        found = self._exchange_bytes(bytes_of(mine), asked)
         return {rank: like(mine, there) for rank, there in found.items()}
+
+    def _exchange_bytes(self, mine: Numbers, asked: str) -> Mapping[int, Numbers]:
+        """Return what `exchange` does, for as many bytes of each worker, in other memory."""
+        return self.exchange(mine.copy(), asked)  # a newcomer that rehearses gets its own
 
     def filled(self, found: Mapping[int, Any]) -> list[Any]:
         """Return these values by rank: of one that is lost, that of the next rank which is not."""
@@ -340,6 +323,20 @@ class Collectives(Calls):
         found, ranks = values_of(said), self.standing.ranks
         if not self.rehearses:
             self._heard(found)
+        return {ranks[worker]: one for worker, one in found.items()}
+
+    def _exchange_bytes(self, mine: Numbers, asked: str) -> Mapping[int, Numbers]:
+        """Return these bytes, by rank."""
+        if self.rehearses:
+            return super()._exchange_bytes(mine, asked)
+        self.note(asked)
+        found = self.group.bytes_of_all(mine, asked)
+        answers, ranks = self.standing.answers, self.standing.ranks
+        kept = None
+        if answers.has_room(len(found) * len(mine)):
+            kept = pack({worker: pack(one) for worker, one in found.items()})
+        answers.keep(asked, kept)
+        self._heard(found)
         return {ranks[worker]: one for worker, one in found.items()}
 
     def broadcast(
@@ -474,7 +471,7 @@ class Collectives(Calls):
             return False
         whole = given == len(tensors) == len(self.standing.usual.buckets)
         whole = whole and len({*operations}) == 1
-        times = _TIMES[next(iter(operations))](self.size) if whole else None
+        times = TIMES[next(iter(operations))](self.size) if whole else None
         workers = self.group.end_early(tensors if whole else None, times)
         if workers is None:
             self.standing.usual.fail()

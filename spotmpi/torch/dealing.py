@@ -35,6 +35,8 @@ class Place(NamedTuple):
     left: Samples | None
     """Samples that nobody has used, in the order in which they are to be dealt; None: each worker
     has the rest of its own."""
+    summed: bool
+    """True if gradients were summed in the pass."""
 
     def used_by_each_of(self, workers: int) -> int:
         """Return how many samples each of so many workers would have used to be here."""

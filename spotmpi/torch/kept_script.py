@@ -22,6 +22,7 @@ __all__ = ["Found", "KeptScript"]
 _HOLDS, _NUMBERS, _TRAINED = "torch/holds", "torch/numbers", "torch/trained"
 _USED, _WORKERS, _LEFT, _MISSED = "torch/used", "torch/workers", "torch/left", "torch/missed"
 _ORDERS, _COURSE, _LATE = "torch/orders", "torch/course", "torch/late"
+_SUMMED = "torch/summed"
 
 
 class Found(NamedTuple):
@@ -74,7 +75,7 @@ class KeptScript(OwnModel):
         }
         if now is not None and now.way is not None:
             place = now.place
-            known |= {_USED: place.used, _WORKERS: place.workers}
+            known |= {_USED: place.used, _WORKERS: place.workers, _SUMMED: place.summed}
             known |= {} if place.left is None else {_LEFT: place.left}
             known |= {_LATE: pack(now.way.known_by)} if now.late else {}
         return known
@@ -92,7 +93,8 @@ class KeptScript(OwnModel):
                 left: Samples | None = kept.get(_LEFT)
                 if left is not None and (left.dtype != np.int64 or left.ndim != 1):
                     raise ValueError(f"{_LEFT} are no samples")
-                place = Place(int(kept[_USED]), max(1, int(kept[_WORKERS])), left)
+                used, summed = int(kept[_USED]), bool(kept.get(_SUMMED, True))
+                place = Place(used, max(1, int(kept[_WORKERS])), left, summed)
             trained = [one == "1" for one in kept[_TRAINED]]
             int(kept[_MISSED]), int(kept[_COURSE])
             {int(number): bytes(order) for number, order in unpack(kept[_ORDERS])}

@@ -358,6 +358,8 @@ class _Loop:
             self._pass = Pass(range(there.size), dealt.samples, used - used % unit)
             self._passes.begin(self._pass, dealt.way)
             self._pass.late = late
+        if place is not None:
+            self._passes.go_on(self._pass, place)
         self._pass.fixed_length = counts_batches()
         self._thread = threading.get_ident()
         self._inner = self._drawn(lambda: usual(dealt.loader))
@@ -387,8 +389,9 @@ class _Loop:
             try:
                 batch = self._drawn(lambda: next(self._inner))
             except StopIteration:
-                if self._dealt.by_batches and not (self._waits or self._pass.through):
-                    self._give()
+                if self._lasts and not self._pass.through:
+                    if not self._waits:
+                        self._give()
                     self._pass.through = True
                     raise
                 if not self._pass.goes_on():
@@ -401,6 +404,12 @@ class _Loop:
                     return batch
                 self._inner = iter(())  # it may have processes of its own
                 self._inner = self._drawn(lambda: self._usual(self._dealt.loader))
+
+    @property
+    def _lasts(self) -> bool:
+        """True if the pass lasts when the loader gives no more: not if it has given nothing at
+        all."""
+        return self._dealt.by_batches and (self._pass.summed or not self._waits)
 
     def _give(self) -> bool:
         """Note that the script gets a batch. Return False if it does not get this one: samples are

@@ -54,7 +54,7 @@ class _Told(NamedTuple):
     """Bytes of the samples that nobody has used in this pass, which follow; None: none do."""
     orders: Sequence[tuple[int, bytes]] = ()
     """The orders of samples (`Orders.told`)."""
-    place: tuple[int, int] = (0, 1)
+    place: tuple[int, int, bool] = (0, 1, False)
     """The place in this pass, without samples."""
     moved: tuple[bool, bool] = (False, False)
     """True if an optimizer has used the last gradients, and if one has used any."""
@@ -423,7 +423,8 @@ class Entrance:
             self._rhythm = Rhythm(*told.rhythm)
             calls.standing.answers.sums = told.sums
             if within is not None:
-                self._place = Place(*told.place, left)
+                used, workers, summed = told.place
+                self._place = Place(used, workers, left, summed)
 
     def _told(
         self, kinds: Collection[Sequence[str]], within: Pass | None, place: Place | None
@@ -440,7 +441,7 @@ class Entrance:
             size=self._belongings.size,
             left=None if place is None or place.left is None else place.left.nbytes,
             orders=self._script.orders.told(within and within.way and within.way.loader),
-            place=(0, 1) if place is None else place[:2],
+            place=(0, 1, False) if place is None else (*place[:2], place.summed),
             moved=(self._moved, self._moves),
             rhythm=(self._rhythm.batches, self._rhythm.origin),
             sums=self.calls.standing.answers.sums,

@@ -184,7 +184,7 @@ class Pass:
     @property
     def place(self) -> Place:
         """Where it stood after the last sum of gradients."""
-        return Place(self._used, self._dealt_to, None)
+        return Place(self._used, self._dealt_to, None, self.summed)
 
 
 class DealtPass(Pass):
@@ -250,7 +250,7 @@ class DealtPass(Pass):
     @property
     def place(self) -> Place:
         """Where it stood after the last sum of gradients."""
-        return Place(self._used, self._dealt_to, self._deal.left(self._used))
+        return Place(self._used, self._dealt_to, self._deal.left(self._used), self.summed)
 
 
 class Passes:
@@ -274,6 +274,12 @@ class Passes:
         if way is not None and not self.within_another(way.loader):
             self._count(one, way)
         self._those.append(one)
+
+    def go_on(self, one: Pass, place: Place) -> None:
+        """Note that a pass that has begun is one that was at this place."""
+        one.summed = place.summed
+        if one.number is not None and not one.rehearsed:
+            self.trained[one.number] = place.summed
 
     def with_one(self, way: Way) -> int:
         """Return the course with one more pass."""

@@ -21,12 +21,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from spotmpi.errors import Left, PeersLost, UsageError
 from spotmpi.settings import Settings
 from spotmpi.torch import objects
-from spotmpi.torch.collectives import SUM_OF_LIVING, SUMS_OF_FLOATS, Calls, Collectives
+from spotmpi.torch.collectives import Calls, Collectives
 from spotmpi.torch.loaders import follow_loaders
 from spotmpi.torch.newcomers import Entrance
 from spotmpi.torch.part import Part, Split
 from spotmpi.torch.pending import Arrival, Arrivals, Call, Later, operation_of
-from spotmpi.torch.tensors import bytes_of
+from spotmpi.torch.tensors import SUM_OF_LIVING, SUMS_OF_FLOATS, bytes_of
 from spotmpi.torch.torch_rounds import Rounds
 from spotmpi.torch_hooks import uneven_data
 from spotmpi.torch_hooks.calls import note_what_is_made, replace_calls, tell_of_groups
@@ -456,8 +456,12 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
 
     def all_gather_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any = None) -> Call:
         """Write all workers' tensors, one after the other."""
-        found = self.collectives.gather(mine)
-        output.detach().copy_(torch.cat([one.reshape(-1) for one in found]).view(output.shape))
+        whole = output.detach().contiguous()  # its own memory, or a copy
+        rows = whole.view(self.size(), -1)
+        for row, found in zip(rows, self.collectives.gather(mine), strict=True):
+            row.copy_(found.view(-1))
+        if not output.is_contiguous():
+            output.detach().copy_(whole)
         self._keep_shards()
         return Call(output)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,11 +14,15 @@ from spotmpi.arrays.backend import Array
 from spotmpi.errors import UsageError
 
 __all__ = [
+    "SUMS_OF_FLOATS",
+    "SUM_OF_LIVING",
+    "TIMES",
     "Numbers",
     "array_of",
     "bucket_of",
     "bytes_of",
     "check_stream",
+    "fold_of",
     "from_bytes",
     "read_bytes",
     "stream_of",
@@ -29,6 +33,29 @@ __all__ = [
 
 Numbers = npt.NDArray[np.uint8]
 """The bytes of tensors' numbers."""
+
+_PIECE = 1 << 14
+"""Numbers that are folded at a time: so few that they stay in a core's cache."""
+
+_FOLDS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+SUM_OF_LIVING = "SUM_OF_LIVING"
+"""An operation beside those of torch: a sum of floats that does not count as if all were there."""
+TIMES: Mapping[str, Callable[[int], int | None]] = {
+    "SUM": lambda size: size,
+    "AVG": lambda _: 1,
+    SUM_OF_LIVING: lambda _: None,
+}
+"""How many times the mean a result is, by operation; None: as many as have brought something."""
+SUMS_OF_FLOATS = frozenset(TIMES)
+"""Operations by which floats are summed."""
 
 
 def tensor_of(array: Array) -> torch.Tensor:
@@ -155,3 +182,29 @@ def _cupy(device: torch.device) -> Any:
             f"GPU: python -m pip install 'spotmpi[gpu]' ({error})"
         ) from error
     return cupy
+
+
+def fold_of(operation: str) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], None]:
+    """Return what writes into a tensor what this operation makes of all workers' tensors, in their
+    order; these are in memory of the host. Averages of whole numbers are cut off behind the point.
+    Raises UsageError if there is no such operation."""
+    of_two = _FOLDS.get("SUM" if operation in TIMES else operation)
+    if of_two is None:
+        raise UsageError(f"spotmpi has no operation {operation} for tensors")
+
+    def fold(out: torch.Tensor, found: Sequence[torch.Tensor]) -> None:
+        out = out.detach()
+        own = out.device.type == "cpu" and out.is_contiguous()
+        total = out if own else torch.empty(out.shape, dtype=out.dtype)
+        for part, *parts in zip(
+            *(one.view(-1).split(_PIECE) for one in (total, *found)), strict=True
+        ):
+            part.copy_(parts[0])
+            for other in parts[1:]:
+                of_two(part, other, out=part)
+        if operation == "AVG":
+            total.div_(len(found), rounding_mode="trunc")
+        if not own:
+            out.copy_(total)
+
+    return fold

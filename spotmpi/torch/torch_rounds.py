@@ -17,12 +17,12 @@ from spotmpi.rounds.early_sum import EarlySum
 from spotmpi.rounds.once import answer_of, outcome_of
 from spotmpi.rounds.round import Summed
 from spotmpi.rounds.subset_calls import Combine
-from spotmpi.rounds.summand import GrowingSummand, Summand, Words
+from spotmpi.rounds.summand import GrowingSummand, OwnWords, Summand, Words
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.kept_script import KeptScript
 from spotmpi.torch.standing import Standing
-from spotmpi.torch.tensors import array_of, stream_of, tensor_of
+from spotmpi.torch.tensors import Numbers, array_of, stream_of, tensor_of
 from spotmpi.training.group import Group
 from spotmpi.training.participant import Participant, turned_away
 from spotmpi.training.script.answers import NoAnswers
@@ -172,6 +172,18 @@ class Rounds(Group[Any]):
         (words,), workers = self._run(self._connected("sum()").sum(Words(size, about, write)))
         return words.view(np.uint8)[:size], workers
 
+    def bytes_of_all(self, mine: Numbers, about: str) -> dict[WorkerId, Numbers]:
+        """Return as many bytes of each worker, by worker, as arrays that stay until the next call.
+        ``mine``: this one's. ``about``: says what they are, alike on all."""
+
+        def write(room: Numbers) -> None:
+            room[:] = mine
+
+        words = OwnWords(mine.nbytes, about, write)
+        found, workers = self._run(self._connected("sum()").sum(words))
+        there = (one.view(np.uint8)[: words.bytes] for one in found)
+        return dict(zip(workers, there, strict=True))
+
     def add_up(
         self,
         tensors: Sequence[torch.Tensor],
@@ -269,13 +281,14 @@ class Rounds(Group[Any]):
     def exchange(self, value: Any, about: str = "") -> bytes:
         """Return each worker's value, by worker, as `values_of` reads it. It is asked for in each
         run of a script, also in one that is resumed. ``about``: says what for, alike on all."""
-        said: bytes = self._run(self._connected("gather()").gather(pack(value), about))
+        mine = b"" if value is None else pack(value)  # if nobody has any, one round will do
+        said: bytes = self._run(self._connected("gather()").gather(mine, about))
         return said
 
 
 def values_of(said: bytes) -> dict[int, Any]:
     """Return the values that workers have exchanged, by worker."""
-    return {worker: unpack(one) for worker, one in unpack(said).items()}
+    return {worker: unpack(one) if one else None for worker, one in unpack(said).items()}
 
 
 def _write(tensors: Sequence[torch.Tensor], found: Summed, times: int | None) -> None:

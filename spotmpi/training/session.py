@@ -23,6 +23,7 @@ from spotmpi.protocol.sampler import Indices
 from spotmpi.rounds.early_sum import EarlySum
 from spotmpi.rounds.round import GatherRound, MeanRound, OnceRound, Summed, SumRound
 from spotmpi.rounds.summand import GrowingSummand, Summand, Words
+from spotmpi.rounds.words_round import round_of
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.participant import Mail, Participant
 from spotmpi.training.round_runner import RoundRunner
@@ -213,7 +214,7 @@ class Session:
         ``step``: the sum stands for a step, which the script takes by itself."""
         yield from self._come_together()
         counts = partial(own_step, self.training) if step else None
-        summed = SumRound(self._exchange.memory, mine, counts)
+        summed = round_of(self._exchange.memory, mine, counts)
         while summed.answer is None:
             yield from self._runner.perform(summed)
         return self._keep_sum(mine, step, summed.answer)

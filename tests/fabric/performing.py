@@ -14,10 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.fabric import Rebuild, Shape, Steps
-from tests.fabric import contract, mail_scenarios, model_scenarios, signal_scenarios, sum_scenarios
+from tests.fabric import (
+    contract,
+    mail_scenarios,
+    model_scenarios,
+    place_scenarios,
+    signal_scenarios,
+    sum_scenarios,
+)
 from tests.fabric.contract import ALL, SCENARIOS, WORKERS, Die, Go, deadly
 
-__all__ = ["mail_scenarios", "model_scenarios", "performed", "signal_scenarios", "sum_scenarios"]
+__all__ = [
+    "mail_scenarios",
+    "model_scenarios",
+    "performed",
+    "place_scenarios",
+    "signal_scenarios",
+    "sum_scenarios",
+]
 
 
 def performed(name: str, me: int, move_on: Callable[[], None] = lambda: None) -> Steps[Any]:

@@ -70,6 +70,20 @@ def test_what_is_brought_counts_as_often_as_its_weight_says(weights: tuple[float
             assert same([flat], [total])
 
 
+def test_a_worker_may_bring_something_to_one_array_only() -> None:
+    """The others' contributions are not read: they may be anything."""
+    workers = company(3)
+    for worker in workers:
+        worker.bring(7)
+        for index, flat in enumerate(worker.data.contributions):
+            if index != worker.me:
+                flat[...] = np.nan
+        worker.data.bring_only(worker.me)
+    for found in at_once(workers, Worker.round):
+        for index, flat in enumerate(found[: len(DATA)]):
+            assert same([flat], [brought(index, 7, index, flat)])
+
+
 def test_what_is_to_be_summed_has_its_kernels_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     (alone,) = company(1)
     monkeypatch.setattr(cpu, "_KERNELS", known := type(cpu._KERNELS)())

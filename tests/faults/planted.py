@@ -289,6 +289,7 @@ DRIVER: list[_Slip] = [
         "            if recovered.verdict.ended:\n                yield Depart()\n",
         "            if True:\n                yield Depart()\n",
     ),
+    ("words_go_to_all_places", "fabric/planes/plane.py", "= 1.0, number", "= 1.0, None"),
     (
         "what_the_last_round_asked_for_is_asked_for_again",
         "rounds/memory.py",

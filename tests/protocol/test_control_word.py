@@ -17,6 +17,7 @@ from spotmpi.protocol.control_word import (
     ONCE,
     STEP,
     WORDS,
+    WORDS_OF_ALL,
     ControlSum,
     ControlWord,
     code_of,
@@ -168,6 +169,21 @@ def test_values_of_one_length_come_without_a_table() -> None:
     assert (values.payload, values.changes) == (Payload(GATHER, 27), False)
     after = follow(ending, word, values.payload, full=3, learnt=0)
     assert (after.payload, after.changes) == (None, True)
+
+
+def test_where_nobody_has_a_value_one_round_is_all() -> None:
+    """Also if who had one is lost before the table of lengths is made."""
+    word = combined(*(ControlWord(GATHER, worker, newcomer=True) for worker in range(3)))
+    for last in (None, Payload(GATHER, 3 * LENGTH, lengths=True)):
+        after = follow(Ending(), word, last, full=3, learnt=0)
+        assert (after.payload, after.changes) == (None, True)
+
+
+def test_each_worker_s_words_have_a_place() -> None:
+    word = combined(*(ControlWord(WORDS_OF_ALL, worker, numbers=7) for worker in range(3)))
+    asked = follow(Ending(), word, None, full=3, learnt=0).payload
+    assert asked == Payload(WORDS_OF_ALL, 7, places=3)
+    assert follow(Ending(), word, asked, full=2, learnt=0).payload is None
 
 
 SMALL = st.integers(1, 9)

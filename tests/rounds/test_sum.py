@@ -15,9 +15,9 @@ import spotmpi
 from spotmpi.errors import ReplicaMismatch, UsageError
 from spotmpi.fabric.sim.faults import Arrival
 from spotmpi.optimizers import SGD
-from spotmpi.protocol import control_word
+from spotmpi.protocol.control_word import WORDS_OF_ALL, WORDS_OF_ONE
 from spotmpi.rounds import memory
-from spotmpi.rounds.summand import Words
+from spotmpi.rounds.summand import OwnWords, Words
 from spotmpi.strategies import SSGD
 from tests.rounds.asking import Asking, AskingOnly, check_resumed, parts_if_the_first_dies
 from tests.simulated import Final, Job, bits, gradient, params
@@ -129,23 +129,27 @@ def test_memory_of_the_last_sums_is_kept_and_no_more(
     sizes = [1, 2, 1, 3, 4, 1, 5, 2, 1]
     for size in sizes:
         trainer.sum(np.ones(size))
-    assert made == [f"sum/float64/{size}/NumPy" for size in (1, 2, 3, 4, 5, 2)]
+    assert made == [f"sum/float64/1/{size}/NumPy" for size in (1, 2, 3, 4, 5, 2)]
     assert released == [2, 3]
     assert len(kept._sums) == memory._MOST_SUMS
 
 
-def test_what_one_worker_gives_comes_whole_and_drives_out_no_sum(trainer: Any) -> None:
+@pytest.mark.parametrize("kind", [Words, OwnWords])
+def test_what_workers_give_comes_whole_and_drives_out_no_sum(
+    trainer: Any, kind: type[Words], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_LEAST_OWN", 1)
     trainer.sum(np.ones(7))
     kept = trainer._participant._exchange.memory._sums
     (of_gradients,) = kept.values()
     for size in range(1, 9):
         given = np.arange(size, dtype=np.uint8)
-        words = Words(size, "numbers", lambda out, given=given: np.copyto(out, given))
+        words = kind(size, "numbers", lambda out, given=given: np.copyto(out, given))
         (total,), workers = trainer._run(trainer._participant.sum(words))
         assert total.view(np.uint8)[:size].tolist() == given.tolist()
         assert workers == (0,)
     assert any(arena is of_gradients for arena in kept.values())
-    sizes = {one.size for one in kept if one.kind == control_word.WORDS_OF_ONE}
+    sizes = {one.size for one in kept if one.kind in (WORDS_OF_ONE, WORDS_OF_ALL)}
     assert sizes == {1, 2}, "of words"
 
 

@@ -68,6 +68,14 @@ def check(rank: int, standing: list[int]) -> None:
     assert [(one.tolist(), two.tolist()) for one, two in several] == [
         ([one, 10 * one], [one + 7]) for one in standing
     ]
+    large = torch.full((1 << 15,), ones[rank])
+    rows = [torch.zeros_like(large) for _ in range(SIZE)]
+    dist.all_gather(rows, large)
+    assert all((row == ones[one]).all() for row, one in zip(rows, standing, strict=True))
+    dist.all_gather_into_tensor(columns := torch.zeros(SIZE, 1 << 15), large)
+    assert (columns == torch.stack(rows)).all()
+    dist.all_reduce(large, op=O.MAX)
+    assert (large == max(ones[one] for one in alive)).all()
     objects: list[Any] = [None] * SIZE
     dist.all_gather_object(objects, {"of": rank, "long": "x" * rank * 100})
     assert [one["of"] for one in objects] == standing

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="no torch: python -m pip install tor
 
 from spotmpi.errors import PeersLost, UsageError  # noqa: E402
 from spotmpi.fabric.sim.faults import Kill  # noqa: E402
+from spotmpi.rounds import memory  # noqa: E402
 from spotmpi.torch import collectives  # noqa: E402
 from spotmpi.torch.collectives import Calls, Collectives  # noqa: E402
 from spotmpi.torch.part import Part  # noqa: E402
@@ -20,6 +21,12 @@ from spotmpi.torch.torch_rounds import Rounds  # noqa: E402
 from spotmpi.training import session  # noqa: E402
 from tests import simulated  # noqa: E402
 from tests.simulated import Final, Job, Result, deaths  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _few_words_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then some tensors lie in one array for all workers, and others in one for each."""
+    monkeypatch.setattr(memory, "_LEAST_OWN", 4)
 
 
 def ask_all(calls: Calls, turn: int, seen: float) -> float:
@@ -47,6 +54,10 @@ def ask_all(calls: Calls, turn: int, seen: float) -> float:
     assert len(everyone) == calls.size
     assert {int(one) for one in everyone} >= {*calls.alive}
     same(torch.cat(everyone))
+    rows = calls.gather(torch.full((5, 3), me, dtype=torch.int16))
+    assert {*map(int, torch.stack(rows).unique())} >= {*calls.alive}
+    assert all(int(row.unique()) == int(row[0, 0]) for row in rows), "each is of one worker"
+    same(torch.cat(rows))
     lists = calls.gather_lists([torch.arange(me + one) for one in range(2)])
     same(torch.cat([part for some in lists for part in some]))
     first = torch.full((2,), me + 0.5)

@@ -221,8 +221,8 @@ def test_what_is_left_is_dealt_as_it_would_have_been() -> None:
     assert set(left) == {*range(24)} - {n for one in (0, 3) for n in deal.of(one)[:5].tolist()} - {
         *range(1, 9, 3)
     }
-    assert Place(7, 3, None).used_by_each_of(3) == 7
-    assert Place(7, 3, None).used_by_each_of(2) == 10  # 21 samples
+    assert Place(7, 3, None, True).used_by_each_of(3) == 7
+    assert Place(7, 3, None, True).used_by_each_of(2) == 10  # 21 samples
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_checkpoint_of_another_script_is_refused(changes: dict[str, Any]) -> N
     script.resume(whole, "it")
     assert script.found is not None
     assert script.found.trained == [True, True]
-    assert script.arrive() == Place(4, 3, whole["torch/left"])
+    assert script.arrive() == Place(4, 3, whole["torch/left"], summed=True)
     found = {name: one for name, one in {**whole, **changes}.items() if one is not None}
     with pytest.raises(CheckpointError, match="it does not say what a script"):
         KeptScript(Belongings()).resume(found, "it")

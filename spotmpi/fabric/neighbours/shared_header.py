@@ -35,10 +35,11 @@ _KEY, _DESCRIPTOR, _MARK, OPEN, HOME, HOME_MARK, _WEIGHT = range(7)
 """Places of these numbers: the key; the segment (descriptor, mark); which of an arena's two results
 is the open round's; the segment of all workers' results (descriptor, mark), whose mark is 0
 until this worker has found it; the weight of this worker's contributions."""
-STATE, STATE_HOME, STATE_MARK, UPDATE = range(7, 11)
+STATE, STATE_HOME, STATE_MARK, UPDATE, _ONLY = range(7, _ENTRY)
 """Places of more of these numbers: which of two copies of the state counts; the segment in which
 they lie (descriptor, mark), whose mark is 0 while this worker's are its own; the mark of the update
-by which sums go into the next state, or 0."""
+by which sums go into the next state, or 0; one more than the number of the only array to whose sum
+the worker adds something, or 0 if it does so to all."""
 _ENTRIES = (_BYTES - _TABLE) // (8 * _ENTRY)
 
 
@@ -71,6 +72,19 @@ class Entry:
     @weight.setter
     def weight(self, weight: float) -> None:
         self._reals[_WEIGHT] = weight
+
+    @property
+    def only(self) -> int | None:
+        """The one array of the arena to whose sum the worker adds something; None: to all."""
+        return self.read(_ONLY) - 1 if self.read(_ONLY) else None
+
+    @only.setter
+    def only(self, number: int | None) -> None:
+        self.write(_ONLY, 0 if number is None else 1 + number)
+
+    def weight_in(self, number: int) -> float:
+        """Return the weight of the worker's contribution to the sum of the array of this number."""
+        return self.weight if self.only in (None, number) else 0.0
 
     def address(self, what: int) -> int:
         """Return the address of one number."""

@@ -96,6 +96,7 @@ class Devices(Plane):
                 self._last_near -= 1
                 self._near[self._last_near] = part
                 return self._last_near
+            arena.host.weight = part.weight
             there = self._there(part)._replace(weight=part.weight, narrowing=part.narrowing)
             if part.weight:  # else it does not count
                 self._staging.to_host(part.contribution, there.contribution)

@@ -81,6 +81,8 @@ class Arena:
         """True if the plane multiplies contributions by their weight while it sums."""
         self.weight = 1.0
         """The weight of this worker's contributions to the open round."""
+        self.only: int | None = None
+        """The one array to whose sum this worker adds something; None: it does so to all."""
         self._results = [allocate(), allocate()]
         contributions = None if in_place else allocate()
         self._contributions = [contributions or results for results in self._results]
@@ -109,11 +111,15 @@ class Arena:
         moves: Sequence[Move | None] = self._moves or [None] * len(self.layout)
         # Made each time: an arena that held them would be a cycle, and keep its memory for long.
         return [
-            Part(contribution, result, self.weight, shape.narrowing, move, self, number)
+            Part(contribution, result, self._weight_in(number), shape.narrowing, move, self, number)
             for number, (contribution, result, shape, move) in enumerate(
                 zip(self.contributions, self.results, self.layout, moves, strict=True)
             )
         ]
+
+    def _weight_in(self, number: int) -> float:
+        """Return the weight of this worker's contribution to the sum of one array."""
+        return self.weight if self.only in (None, number) else 0.0
 
     @property
     def fuses(self) -> bool:
@@ -158,6 +164,12 @@ class Arena:
             self.weight = 0.0
         else:
             fill(self.contributions, 0)
+
+    def bring_only(self, number: int) -> None:
+        """Add something to the sum of this array, and nothing to the others."""
+        self.bring_nothing()
+        if self.weighs:
+            self.weight, self.only = 1.0, number
 
     def turn(self) -> None:
         """Make the open round's sums the record: the round is committed."""

@@ -105,10 +105,10 @@ class SharedArena(Arena):
         super().turn()
         self._common.turn(self._entry)
 
-    def show(self, weight: float) -> None:
-        """Show the weight of this worker's contributions, and its mark of the update, to others."""
+    def show(self) -> None:
+        """Show others what this worker's contributions count, and its mark of the update."""
         if self._entry is not None:
-            self._entry.weight = weight
+            self._entry.weight, self._entry.only = self.weight, self.only
             self._entry.write(UPDATE, self._update)
 
     @property
@@ -176,7 +176,7 @@ class SharedArena(Arena):
         if self._shares is not None and not _is_one_update(members):
             return
         result, arrays = self.results[number][slices[number]], inputs[number]
-        weights = [member.weight for member in members] if self.weighs else [1.0] * len(members)
+        weights = [member.weight_in(number) if self.weighs else 1.0 for member in members]
         if not all(weights):  # what does not count may be anything, NaN too
             arrays = [one for one, weight in zip(arrays, weights, strict=True) if weight]
             weights = [weight for weight in weights if weight]

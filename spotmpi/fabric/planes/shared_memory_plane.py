@@ -223,7 +223,7 @@ class SharedMemoryPlane(Plane):
             ways = () if self.rings is None else self.ways_of(named.arena.layout[part.number])
             call.way = named.start(part.number, ways, self.rings)
             if isinstance(named.arena, SharedArena):
-                named.arena.show(part.weight)
+                named.arena.show()
             self._begun += 1
             call.number = self.neighbours.bindings << 32 | self._begun
             self.barrier.ready(self._header, call.number)
