@@ -25,7 +25,7 @@ from spotmpi.bench import (
     switches,
     wire,
 )
-from spotmpi.bench.pytorch import curves, steps
+from spotmpi.bench.pytorch import calls, curves, steps
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 accuracy,
             ),
             "torch": ("how long a step of PyTorch takes, beside gloo's DDP and none", steps),
+            "calls": ("how long calls of PyTorch take that others wait for, and gloo's", calls),
             "curves": ("how the loss of a PyTorch training falls while workers are killed", curves),
             "kernels": ("how fast the arithmetic is, beside NumPy and copies", kernels),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),

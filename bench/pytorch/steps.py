@@ -18,7 +18,8 @@ from typing import Any
 from spotmpi.bench.measuring import figures, launching
 from spotmpi.bench.measuring.figures import Aim, Estimate
 from spotmpi.bench.measuring.report import Report
-from spotmpi.bench.scripts import gloo, with_torchft
+from spotmpi.bench.pytorch import with_torchft
+from spotmpi.bench.scripts import gloo
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 

@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import spotmpi.torch
 from spotmpi.bench.measuring import turns
-from spotmpi.bench.scripts import with_torchft
+from spotmpi.bench.pytorch import with_torchft
 from spotmpi.torch.process_group import BACKEND, WorkerGroup, register
 
 _LAYERS, _BATCH, _RATE = 8, 8, 1e-5

@@ -27,8 +27,9 @@ _MOST_SUMS = 4
 """Most arenas of sums that are kept, and of what workers give each other, apart from them: else
 small tensors of many sizes would drive out those of the gradients."""
 
-_LEAST_OWN = 1 << 12
-"""Fewest words of each worker for which these are arrays of their own."""
+_LEAST_OWN = 1 << 14
+"""Fewest words of each worker for which these are arrays of their own. Between hosts each array
+takes a time of its own."""
 
 _LEAST_WORDS = 1 << 20
 """Fewest words of a part of a sum. Parts are so small that most of a gradient has left before its
@@ -205,7 +206,8 @@ class RoundMemory:
             sizes = [payload.size] * payload.places
         else:
             sizes = parts_of_sum(dtype, payload.size)
-        name = f"sum/{dtype}/{payload.places}/{payload.size}/{backend.name}"
+        # All that tells it from others: of two arenas with one name only the last one is shared.
+        name = f"sum/{payload.kind}/{payload.places}/{payload.size}"
         return self._fabric.arena([Shape(dtype, size, backend) for size in sizes], name)
 
 

@@ -245,10 +245,12 @@ class GatherRound(Round):
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
         """Take the lengths, or the values."""
-        if (payload := self.memory.payload) is None:
-            if not word.size:
-                self.answer = dict.fromkeys(full, b"")
-            elif word.alike:
+        payload = self.memory.payload
+        if not word.size and (payload is None or payload.lengths):
+            self.answer = dict.fromkeys(full, b"")
+            return None
+        if payload is None:
+            if word.alike:
                 self._place(full, [len(self._mine)] * len(full))
             return None
         came = memoryview(self.memory.alone.record[0])

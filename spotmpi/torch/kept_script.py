@@ -93,7 +93,8 @@ class KeptScript(OwnModel):
                 left: Samples | None = kept.get(_LEFT)
                 if left is not None and (left.dtype != np.int64 or left.ndim != 1):
                     raise ValueError(f"{_LEFT} are no samples")
-                used, summed = int(kept[_USED]), bool(kept.get(_SUMMED, True))
+                used = int(kept[_USED])
+                summed = bool(kept.get(_SUMMED, used > 0 or _LEFT in kept))
                 place = Place(used, max(1, int(kept[_WORKERS])), left, summed)
             trained = [one == "1" for one in kept[_TRAINED]]
             int(kept[_MISSED]), int(kept[_COURSE])

@@ -457,7 +457,7 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     def all_gather_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any = None) -> Call:
         """Write all workers' tensors, one after the other."""
         whole = output.detach().contiguous()  # its own memory, or a copy
-        rows = whole.view(self.size(), -1)
+        rows = whole.view(self.size(), mine.numel())
         for row, found in zip(rows, self.collectives.gather(mine), strict=True):
             row.copy_(found.view(-1))
         if not output.is_contiguous():

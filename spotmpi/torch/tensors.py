@@ -120,7 +120,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 def from_bytes(there: Any, kind: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
     """Return a tensor of this type and shape with the memory of an array of bytes."""
     if not there.nbytes:  # torch cannot see it as another type
-        return torch.empty(tuple(shape), dtype=kind)
+        return torch.empty(tuple(shape), dtype=kind, device="cpu")
     return torch.from_numpy(there).view(kind).view(tuple(shape))
 
 
@@ -195,7 +195,7 @@ def fold_of(operation: str) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], 
     def fold(out: torch.Tensor, found: Sequence[torch.Tensor]) -> None:
         out = out.detach()
         own = out.device.type == "cpu" and out.is_contiguous()
-        total = out if own else torch.empty(out.shape, dtype=out.dtype)
+        total = out if own else torch.empty(out.shape, dtype=out.dtype, device="cpu")
         for part, *parts in zip(
             *(one.view(-1).split(_PIECE) for one in (total, *found)), strict=True
         ):
@@ -203,7 +203,7 @@ def fold_of(operation: str) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], 
             for other in parts[1:]:
                 of_two(part, other, out=part)
         if operation == "AVG":
-            total.div_(len(found), rounding_mode="trunc")
+            total.copy_(total.div(len(found), rounding_mode="trunc"))  # of bool it is a number
         if not own:
             out.copy_(total)
 

@@ -238,7 +238,7 @@ class Session:
         if step:
             self.turns.renew()
         position, kept = self.training.position, None
-        if position.answers.has_room(mine.bytes):
+        if position.answers.has_room(mine.bytes) and not isinstance(mine, Words):
             (total,) = found.total
             kept = pack([in_host_memory(total), found.workers])
         position.remember(kept, mine.known_by)

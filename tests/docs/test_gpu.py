@@ -67,6 +67,16 @@ def test_steps_of_pytorch_are_those_measured(table: int, name: str) -> None:
     assert measured == {}, "not on the page"
 
 
+def test_calls_of_pytorch_are_those_measured() -> None:
+    page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
+    measured = {(cell["call"], cell["workers"]): cell for cell in results("calls")["cells"]}
+    for call, *said in pages.table(page, "What it takes", 5):
+        for workers, took, of in zip((2, 4, 8), said[::2], said[1::2], strict=True):
+            cell = measured.pop((call, workers))
+            assert close([took, of], [1e3 * median(cell["spotmpi_s"]), cell["times_gloo"][0]])
+    assert measured == {}, "not on the page"
+
+
 def test_losses_of_pytorch_are_those_measured() -> None:
     page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
     measured = {cell["params"]: cell["spotmpi"] for cell in results("recovery-ddp")["cells"]}

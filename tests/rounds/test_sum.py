@@ -15,7 +15,8 @@ import spotmpi
 from spotmpi.errors import ReplicaMismatch, UsageError
 from spotmpi.fabric.sim.faults import Arrival
 from spotmpi.optimizers import SGD
-from spotmpi.protocol.control_word import WORDS_OF_ALL, WORDS_OF_ONE
+from spotmpi.protocol.boundary import Payload
+from spotmpi.protocol.control_word import SUM64, SUMS, WORDS_OF_ALL, WORDS_OF_ONE
 from spotmpi.rounds import memory
 from spotmpi.rounds.summand import OwnWords, Words
 from spotmpi.strategies import SSGD
@@ -129,7 +130,7 @@ def test_memory_of_the_last_sums_is_kept_and_no_more(
     sizes = [1, 2, 1, 3, 4, 1, 5, 2, 1]
     for size in sizes:
         trainer.sum(np.ones(size))
-    assert made == [f"sum/float64/1/{size}/NumPy" for size in (1, 2, 3, 4, 5, 2)]
+    assert made == [f"sum/{SUM64}/1/{size}" for size in (1, 2, 3, 4, 5, 2)]
     assert released == [2, 3]
     assert len(kept._sums) == memory._MOST_SUMS
 
@@ -151,6 +152,24 @@ def test_what_workers_give_comes_whole_and_drives_out_no_sum(
     assert any(arena is of_gradients for arena in kept.values())
     sizes = {one.size for one in kept if one.kind in (WORDS_OF_ONE, WORDS_OF_ALL)}
     assert sizes == {1, 2}, "of words"
+
+
+def test_no_two_arenas_have_one_name(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would find the first one, also a newcomer that makes it later."""
+    made = list[str]()
+    kept = trainer._participant._exchange.memory
+    arena_of = kept._fabric.arena
+    monkeypatch.setattr(memory, "_LEAST_OWN", 1)
+    monkeypatch.setattr(memory, "DEVICE", memory.HOST)
+    monkeypatch.setattr(
+        kept._fabric, "arena", lambda layout, name: [made.append(name), arena_of(layout, name)][1]
+    )
+    for kind in (*SUMS.values(), WORDS_OF_ONE, WORDS_OF_ALL):
+        for places in (1, 2) if kind == WORDS_OF_ALL else (1,):
+            for size in (8, 12):
+                kept.follow(Payload(kind, size, places=places))
+    kept.follow(None)
+    assert len(made) == len({*made}) == 2 * (len(SUMS) + 3)
 
 
 def test_who_has_only_learnt_with_a_sum_counts_in_the_next_one(trainer: Any) -> None:

@@ -89,7 +89,7 @@ class Shards(Job):
 
     def _test(self, loop: Any, entrance: Entrance) -> None:
         for batch in ahead(lambda: loop(self._loader(entrance.calls.rank, None))):
-            numbers = (5_000, 3)[entrance.calls.group.steps % 2]
+            numbers = (10_000, 3)[entrance.calls.group.steps % 2]
             entrance.calls.reduce([torch.full((numbers,), len(batch))], "MAX")
 
     def _loader(self, rank: int, random: torch.Generator | None, many: int = SAMPLES) -> Any:

@@ -313,6 +313,20 @@ def test_what_cannot_be_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
             calls.reduce([torch.arange(3)], "PREMUL_SUM")
 
 
+def test_what_is_folded_may_lie_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if tensors are made on another device, unless it is said."""
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    with Rounds() as rounds:
+        calls = Collectives(rounds, 1)
+        flags, turned = torch.tensor([True, False]), torch.arange(6).reshape(2, 3).T
+        none = torch.zeros(0, dtype=torch.int8)
+        with torch.device("meta"):
+            calls.reduce([flags], "AVG")
+            calls.reduce([turned, none], "MAX")
+        assert flags.tolist() == [True, False]
+        assert turned.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
 def test_a_sum_of_tensors_is_kept_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Newcomers do not need it, and each step would copy its gradients."""
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)

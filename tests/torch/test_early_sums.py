@@ -213,6 +213,39 @@ def test_nothing_is_left_of_a_pass_that_fails(alone: Any, small: None) -> None: 
     assert not alone._later
 
 
+def test_a_pass_that_fails_is_not_taken_for_the_beginning_of_another(
+    alone: Any,  # noqa: F811
+    small: None,
+) -> None:
+    """The other one's first bucket is of another size; its next ones are as the first pass had
+    them."""
+    ends = (8, 5)
+    plain = [
+        torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)), torch.nn.Linear(8, end))
+        for end in ends
+    ]
+    wrapped = [torch.nn.parallel.DistributedDataParallel(one, bucket_cap_mb=1e-4) for one in plain]
+    x = torch.randn(3, 8)
+    for one in (1, 1, 1, 0, 0, 0, 0):
+        wrapped[one](x).sum().backward()
+
+    def fail(_grad: torch.Tensor) -> None:
+        raise ValueError("planted")
+
+    with plain[0][2].weight.register_hook(fail), pytest.raises(ValueError, match="planted"):
+        wrapped[0](x).sum().backward()
+    assert alone._collectives.group.early == 1
+    held = []
+    for module in (wrapped[1], plain[1]):
+        plain[1].zero_grad()
+        module(x).square().sum().backward()
+        held.append([one.grad.tolist() for one in plain[1].parameters()])
+    assert held[0] == held[1]
+    assert alone._collectives.group.early is None
+    assert not alone._later
+    assert not alone._collectives.standing.usual.expected
+
+
 def finals(folder: Path, begin: str, deaths: str) -> dict[str, tuple[str, int]]:
     """Return what the workers that live to the end hold, and how many of a step's tensors they had
     given when the last one came, by rank."""

@@ -434,6 +434,18 @@ def test_newcomers_hold_what_all_hold(
 
 
 @pytest.mark.matrix
+def test_calls_of_one_size_go_on_when_the_only_worker_is_joined(start: Any) -> None:  # noqa: F811
+    """The same words of one, and of all, while there is but one: as arenas of one name, the job
+    hung."""
+    installed()
+    running = start("run", "-n", 2, "--replace", HERE / "pairs.py")
+    assert running.wait() == 0, running.output
+    said = [one.split("FINAL ")[1].split() for one in running.output.splitlines() if "FINAL" in one]
+    assert ["0", "None", "6"] in said
+    assert len(said) == 2
+
+
+@pytest.mark.matrix
 def test_more_workers_come_than_there_were(start: Any, tmp_path: Path) -> None:  # noqa: F811
     installed()
     running = start("run", "-n", 4, "--replace", HERE / "joins.py", "cpu", "", "elastic")

@@ -170,6 +170,15 @@ def test_the_calls_that_are_replaced_are_those_that_a_group_has() -> None:
     assert set(calls.OWN_CALLS) == set(process_group.WorkerGroup.own_calls)
 
 
+def test_too_much_room_for_what_is_gathered_is_refused(alone: Any) -> None:
+    for numbers in (0, 1, 4):
+        with pytest.raises(RuntimeError, match="is invalid for input of size"):
+            alone._allgather_base(torch.zeros(numbers), torch.zeros(2))
+    alone._allgather_base(torch.zeros(0, 3), torch.zeros(0, 3))
+    alone._allgather_base(room := torch.zeros(2, 2).T, torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert room.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
 def test_there_is_one_group_and_one_after_it(alone: Any) -> None:
     with pytest.raises(UsageError, match="has a default process group already"):
         spotmpi.torch.init_process_group()

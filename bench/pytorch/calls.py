@@ -1,0 +1,112 @@
+"""``spotmpi bench calls``: what calls of PyTorch scripts that others wait for take, and gloo's.
+
+Sums, maxima, gathers and broadcasts of tensors, objects and barriers. Blocks of calls over spotmpi
+and over gloo take turns inside one job, without a script's own work and without losses.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from spotmpi.bench.measuring import figures, launching
+from spotmpi.bench.measuring.figures import Aim, Estimate
+from spotmpi.bench.measuring.report import Report
+from spotmpi.bench.scripts import gloo
+from spotmpi.errors import UsageError
+from spotmpi.launch.start import temporary_job
+
+__all__ = ["CALLS", "Measured", "add_arguments", "main"]
+
+CALLS = (
+    *("sum of 1", "sum, 4 MB", "maximum of 1", "maximum, 4 MB", "sum of int64, 4 MB"),
+    *("all_gather, 4 KB", "all_gather, 4 MB", "broadcast, 4 MB", "all_gather_object", "barrier"),
+)
+"""Those that are measured, by the names that the script has for them."""
+
+_WORKERS, _TURNS = (2, 4, 8), 9
+_MOST = 1.0
+"""A call takes at most so many times that of gloo's."""
+_LIMIT, _SLOWEST = 60.0, 2.0
+"""Seconds of a job, and so many more for each turn of a worker."""
+_NEEDED = 400_000_000
+"""Bytes of a worker: torch, and some tensors."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One call: seconds that it took each side, turn by turn, on the slowest worker."""
+
+    workers: int
+    call: str
+    sides: Mapping[str, Sequence[float]]
+    """``spotmpi`` and ``gloo``."""
+
+    @property
+    def of_gloo(self) -> Estimate:
+        """How long it takes in times that of gloo's."""
+        return figures.times(self.sides, "spotmpi", "gloo")
+
+    @property
+    def aim(self) -> Aim:
+        """What is to be reached, and whether the median does."""
+        times = self.of_gloo.middle
+        return Aim(f"at most {_MOST:g} of gloo's {self.call}: {times:.2f}", times <= _MOST)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Measure what calls of torch.distributed take with spotmpi, beside gloo's: sums, maxima, "
+        "gathers and broadcasts of tensors, objects and barriers. Needs torch."
+    )
+    parser.epilog = "example: spotmpi bench calls --workers 4\n\nAbout 3 minutes."
+    add = parser.add_argument
+    add("--workers", type=int, nargs="+", metavar="N", default=_WORKERS, help="numbers (2 4 8)")
+    add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
+    add("--json", type=Path, metavar="FILE", help="write all times to FILE")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure, print, write what was asked for; 1 if a job failed. Blocking, minutes."""
+    if not gloo.there():
+        raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
+    if min(*options.workers, options.turns) < 1:
+        raise UsageError("--workers and --turns take numbers of at least 1")
+    report = Report("calls", options.json)
+    print("workers call               |  spotmpi      gloo, ms | times gloo's (95 % interval)")
+    with temporary_job.ended_by_signals():
+        for workers in options.workers:
+            job = f"{workers} workers"
+            if not report.has_room(_NEEDED * workers, job):
+                continue
+            with report.measuring(job):
+                for found in _measure(workers, options.turns):
+                    report.add(to_json(found), lines(found))
+    return report.close()
+
+
+def lines(found: Measured) -> Iterator[object]:
+    """A row, and whether the aim is reached."""
+    ms = [f"{1e3 * median(times):9.2f}" for times in found.sides.values()]
+    yield f"{found.workers:7} {found.call:18} |{' '.join(ms)}     | {found.of_gloo.say()}"
+    yield found.aim
+
+
+def to_json(found: Measured) -> dict[str, Any]:
+    """All times, in the values of JSON."""
+    times = {f"{side}_s": seconds for side, seconds in found.sides.items()}
+    known = {"workers": found.workers, "call": found.call, "times_gloo": found.of_gloo}
+    return {**known, **times}
+
+
+def _measure(workers: int, count: int) -> list[Measured]:
+    """One job with all calls. Leaves nothing behind."""
+    limit = _LIMIT + _SLOWEST * workers * count
+    program = [str(count), *CALLS]
+    times = launching.times_of(workers, "torch_calls.py", program, limit)
+    return [Measured(workers, call, sides) for call, sides in times.items()]

@@ -1,0 +1,93 @@
+"""Calls of `torch.distributed` that others wait for, by spotmpi and gloo in turn, in one MPI job.
+
+Run by mpirun (`calls` does): ``python torch_calls.py FILE TURNS CALL..``. The first worker writes
+FILE: of each call, and of both sides, the seconds that it took the slowest worker, turn by turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from spotmpi.bench.measuring import turns
+from spotmpi.torch.process_group import BACKEND, WorkerGroup, register
+
+_BLOCK, _MOST = 0.2, 200
+"""Seconds of a block, about, and the most calls in it."""
+
+Ask = Callable[..., object]
+"""Makes a call in a ``group``; None: in torch's default one."""
+
+
+def reduce(kind: torch.dtype, operation: Any, count: int) -> Ask:
+    """Return what reduces so many numbers."""
+    mine = torch.zeros(count, dtype=kind)  # a sum goes where it was: ones would grow
+    return partial(dist.all_reduce, mine, operation)
+
+
+def all_gather(count: int) -> Ask:
+    """Return what gathers so many floats of each worker."""
+    mine, size = torch.ones(count), dist.get_world_size()
+    return partial(dist.all_gather, [torch.zeros(count) for _ in range(size)], mine)
+
+
+def broadcast(count: int) -> Ask:
+    """Return what gives all so many floats of the first worker."""
+    return partial(dist.broadcast, torch.ones(count), 0)
+
+
+def all_gather_object() -> Ask:
+    """Return what gathers a small object of each worker."""
+    return partial(dist.all_gather_object, [None] * dist.get_world_size(), {"loss": 0.5})
+
+
+_MB = 1 << 20
+CALLS: dict[str, Callable[[], Ask]] = {
+    "sum of 1": partial(reduce, torch.float32, dist.ReduceOp.SUM, 1),
+    "sum, 4 MB": partial(reduce, torch.float32, dist.ReduceOp.SUM, _MB),
+    "maximum of 1": partial(reduce, torch.float32, dist.ReduceOp.MAX, 1),
+    "maximum, 4 MB": partial(reduce, torch.float32, dist.ReduceOp.MAX, _MB),
+    "sum of int64, 4 MB": partial(reduce, torch.int64, dist.ReduceOp.SUM, _MB // 2),
+    "all_gather, 4 KB": partial(all_gather, _MB >> 10),
+    "all_gather, 4 MB": partial(all_gather, _MB),
+    "broadcast, 4 MB": partial(broadcast, _MB),
+    "all_gather_object": all_gather_object,
+    "barrier": lambda: dist.barrier,
+}
+"""Those that are measured; sizes are of each worker's tensor."""
+
+
+def main(file: Path, count: int, names: list[str]) -> None:
+    """One worker of the job, to its end."""
+    torch.set_num_threads(1)
+    rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{what}"]) for what in ("RANK", "SIZE"))
+    register()
+    dist.init_process_group(BACKEND, rank=rank, world_size=size, init_method=f"file://{file}.gloo")
+    # Only now: spotmpi has initialised MPI as it needs it.
+    from spotmpi.fabric.mpi.calls import MPI
+
+    theirs = dist.new_group(backend="gloo")
+    if isinstance(theirs, WorkerGroup):
+        raise SystemExit("gloo's group is spotmpi's: there would be nothing to compare with")
+    clock, found = turns.together(MPI.COMM_WORLD), {}
+    for name in names:
+        ask = CALLS[name]()
+        sides = {"spotmpi": partial(ask, group=None), "gloo": partial(ask, group=theirs)}
+        found[name] = turns.compare(clock, count, sides, _BLOCK, _MOST)
+    if rank == 0:
+        file.write_text(json.dumps(found), encoding="utf-8")
+    MPI.COMM_WORLD.Barrier()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _, out, turns_, *asked = sys.argv
+    main(Path(out), int(turns_), asked)
