@@ -121,8 +121,8 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError("--detect-ms goes with --hosts")
     if options.ddp and options.gpu:
         raise UsageError("--ddp trains a module in memory of the host: leave out --gpu")
-    if options.ddp and not gloo.there():
-        raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
+    if options.ddp:
+        gloo.check()
     cells = _cells(options)
     head = {**machine.describe(options.gpu), "ddp": options.ddp}
     library = "cupy" if options.gpu else "numpy"

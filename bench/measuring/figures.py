@@ -44,6 +44,12 @@ class Aim(NamedTuple):
     text: str
     holds: bool
 
+    @classmethod
+    def at_most(cls, most: float, of: str, times: Estimate) -> Aim:
+        """Something takes at most so many times what ``of`` says."""
+        found = times.middle
+        return cls(f"at most {most:g} of {of}: {found:.2f}", found <= most)
+
     def __str__(self) -> str:
         return f"  {'holds ' if self.holds else 'MISSED'}  {self.text}"
 

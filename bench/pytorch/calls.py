@@ -54,8 +54,7 @@ class Measured:
     @property
     def aim(self) -> Aim:
         """What is to be reached, and whether the median does."""
-        times = self.of_gloo.middle
-        return Aim(f"at most {_MOST:g} of gloo's {self.call}: {times:.2f}", times <= _MOST)
+        return Aim.at_most(_MOST, f"gloo's {self.call}", self.of_gloo)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print, write what was asked for; 1 if a job failed. Blocking, minutes."""
-    if not gloo.there():
-        raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
+    gloo.check()
     if min(*options.workers, options.turns) < 1:
         raise UsageError("--workers and --turns take numbers of at least 1")
     report = Report("calls", options.json)

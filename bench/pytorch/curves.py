@@ -79,8 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print, write what was asked for; 1 if a job failed. Blocking, minutes."""
-    if not gloo.there():
-        raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
+    gloo.check()
     if min(options.epochs, *options.lost) < 1 or max(options.lost) >= options.workers:
         raise UsageError("--epochs and --lost are 1 or more, and fewer are lost than --workers")
     if len(_steps(options.workers, options.epochs)) < options.workers:

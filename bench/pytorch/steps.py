@@ -54,8 +54,7 @@ class Measured:
     def aim(self) -> Aim:
         """What is to be reached, and whether the median does."""
         most = _AT_LARGE if self.params >= _LARGE else _OF_GLOO
-        times = self.of_gloo.middle
-        return Aim(f"at most {most:g} of a step of gloo's DDP: {times:.2f}", times <= most)
+        return Aim.at_most(most, "a step of gloo's DDP", self.of_gloo)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print, write what was asked for; 1 if a job failed. Blocking, minutes."""
-    if not gloo.there():
-        raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
+    gloo.check()
     if min(*options.workers, *options.params, options.turns) < 1:
         raise UsageError("--workers, --params and --turns take numbers of at least 1")
     if options.gpu and options.by == "overlap":

@@ -9,7 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["joined", "sees_devices", "there"]
+from spotmpi.errors import UsageError
+
+__all__ = ["check", "joined", "sees_devices", "there"]
 
 _LOOPBACK = "lo"
 
@@ -17,6 +19,12 @@ _LOOPBACK = "lo"
 def there() -> bool:
     """Whether torch can be imported."""
     return find_spec("torch") is not None
+
+
+def check() -> None:
+    """Raise UsageError if torch is not installed."""
+    if not there():
+        raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
 
 
 def sees_devices() -> bool:

@@ -80,7 +80,7 @@ def _payload(kind: int, word: ControlSum, last: Payload | None, full: int) -> Pa
     """Return what the round after one of this kind carries, which had the payload ``last``."""
     if kind == ONCE:
         return None if word.size and last is not None and last.size else Payload(ONCE, word.size)
-    if kind == GATHER and not word.size:
+    if kind == GATHER and not word.size:  # nobody has a value, or nobody any more
         return None
     if kind == GATHER and (word.alike if last is None else last.lengths):
         return Payload(GATHER, word.size)

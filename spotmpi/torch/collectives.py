@@ -326,7 +326,7 @@ class Collectives(Calls):
         return {ranks[worker]: one for worker, one in found.items()}
 
     def _exchange_bytes(self, mine: Numbers, asked: str) -> Mapping[int, Numbers]:
-        """Return these bytes, by rank."""
+        """Return as many bytes of each worker, by rank."""
         if self.rehearses:
             return super()._exchange_bytes(mine, asked)
         self.note(asked)

@@ -407,8 +407,8 @@ class _Loop:
 
     @property
     def _lasts(self) -> bool:
-        """True if the pass lasts when the loader gives no more: not if it has given nothing at
-        all."""
+        """True if the pass lasts when the loader gives no more: unless no batch of it was ever
+        given, also before the script was resumed."""
         return self._dealt.by_batches and (self._pass.summed or not self._waits)
 
     def _give(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from spotmpi.protocol.control_word import KINDS
+from spotmpi.protocol.control_word import END, SUM32
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.trace.records import Trace
 
@@ -30,7 +30,7 @@ _LAST = 32
 """Number of last rounds that a round is compared with."""
 _FIRST = 64
 """First rounds, each written at once: usual times are not known yet, and many workers die early."""
-_NAMES = ("step", "mean", "once", "gather", *("sum",) * (len(KINDS) - 5), "end")
+_NAMES = ("step", "mean", "once", "gather", *("sum",) * (END - SUM32), "end")
 """Names of the kinds of rounds, by number (`control_word`)."""
 
 Cpu = Callable[[], tuple[float, float] | None]
