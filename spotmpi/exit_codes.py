@@ -8,7 +8,7 @@ Code Meaning
      signal that is no revocation, or left early alone
 2    wrong arguments (`spotmpi.cli`)
 65   the training came to its end with parameters that are not finite
-69   every worker was revoked
+69   every worker was revoked, or none can go on: mpirun was killed, or a round does not end
 71   the job could not start: mpirun failed, or workers were lost before all were ready in each of
      four starts
 74   the job ended in order, and its last steps are in no checkpoint: the disk refused it for long
@@ -50,7 +50,7 @@ MEANINGS = {
     EXIT_BUG: "the script is wrong: it raised, crashed, ended with a code of its own or left early",
     2: "wrong arguments",
     EXIT_NOT_FINITE: "the training is over, and parameters are NaN or infinite",
-    EXIT_ALL_REVOKED: "every worker was revoked",
+    EXIT_ALL_REVOKED: "every worker was revoked, or none can go on",
     EXIT_NOT_STARTED: "the job could not start",
     EXIT_UNKEPT: (
         "ended, and the last steps are in no checkpoint: the disk refused it, or spotmpi stop --now"

@@ -298,7 +298,12 @@ class TrainingExchange:
         complete = self.ending.finishes or not self.ending.stops
         if not self.ending.stops:
             self.keeper.pause(self.context.rest)
-        return self.keeper.keep(steps, complete)
+        # All others wait for this worker alone, and a disk may hang.
+        committed = self.driver.ledger.committed
+        self.tell_progress(committed, IN_SCRIPT)
+        kept = self.keeper.keep(steps, complete)
+        self.tell_progress(committed, IN_ROUND)
+        return kept
 
     def bring_ahead(self) -> int | None:
         """Bring what else goes with the open round, before the round's last step. Return how many

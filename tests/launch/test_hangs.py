@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.exit_codes import EXIT_NOT_STARTED
+from spotmpi.exit_codes import EXIT_ALL_REVOKED, EXIT_ENDED, EXIT_NOT_STARTED
 from spotmpi.launch.control_messages import Report
+from tests import running as running_jobs
 from tests.launch.asking import below, folder_of, states, step, until, worker_of, wrapper_of
 
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"
@@ -76,19 +77,61 @@ def test_a_newcomer_that_hangs_is_given_up_and_another_one_comes(start, where: s
 
 
 @pytest.mark.matrix
-def test_who_waits_for_a_message_makes_nobody_awaited(start) -> None:
-    """Worker 0 waits for one of worker 1, and worker 2 has nothing to do with it."""
-    deeds = ["say:0@20", "receive:0@21", "rest:1@21", "post:1@21", "rest:2@21"]
-    running = start("run", "-n", 3, *AT_ONCE, TRAINER, 40, *deeds)
-    running.until("worker 0 at step 20")
-    folder = folder_of(running)
-    seen = until(folder, lambda now: all((one.doing_seconds or 0) > 4 for one in now.workers))
-    assert [(one.state, one.doing) for one in seen.workers] == [("training", "script")] * 3
-    assert "others have waited" not in running.output
-    for worker in (1, 2):
-        os.kill(worker_of(running, worker), signal.SIGUSR1)
+def test_a_leader_that_hangs_with_the_last_checkpoint_is_revoked_and_the_next_one_keeps_it(
+    start, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    deeds = [40, "lock:0@keeping", "compute:1@keeping"]
+    running = start("run", "-n", 3, "--checkpoint", kept, *AT_ONCE, TRAINER, *deeds)
+    running.until(r"worker 0 on \S+ was revoked \(the others waited")
+    # What is written for longer than that is not taken for a hang.
+    running.until("the others have waited .* for worker 1, which is at work in its script")
+    os.kill(worker_of(running, 1), signal.SIGUSR1)
     assert running.wait() == 0, running.output
-    assert "worker 0 took 40 steps with 3" in running.output
+    assert [one.name for one in kept.glob("checkpoint-*")] == ["checkpoint-000000000040.h5"]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round may take a minute, whatever --stall-timeout says."""
+    monkeypatch.setattr(running_jobs, "LIMIT", 150.0)
+
+
+@pytest.mark.matrix
+def test_a_round_that_does_not_end_ends_the_job(start, patient: None) -> None:
+    running = start("run", "-n", 3, "--no-replace", *AT_ONCE, TRAINER, 4000, "wedge:1@30")
+    assert running.wait() == EXIT_ALL_REVOKED, running.output
+    assert "for 60 s (--stall-timeout) all workers waited in one round" in running.output
+    assert "start it again, with --resume if it has a checkpoint" in running.output
+    assert "has done nothing in its script" not in running.output
+
+
+@pytest.mark.matrix
+def test_a_job_that_is_kept_alive_begins_again_after_a_round_that_does_not_end(
+    start, patient: None, tmp_path: Path
+) -> None:
+    kept = ("--checkpoint", tmp_path / "kept", "--checkpoint-every", 10, "--keep-alive")
+    running = start("run", "-n", 2, *kept, *AT_ONCE, TRAINER, 40, "wedge:1@36")
+    running.until("starting again, from its newest checkpoint")
+    running.until("2 workers on 1 host train; resumed from step 30")
+    assert "all workers waited in one round" in running.output
+    for _ in range(2):
+        os.kill(running.pid, signal.SIGINT)
+    assert running.wait() == EXIT_ENDED
+
+
+@pytest.mark.matrix
+def test_the_last_newcomer_is_revoked_when_a_round_does_not_end(start, patient: None) -> None:
+    deeds = ["say:1@20", "wedge:2@3"]
+    running = start("run", "-n", 2, "--replace", *AT_ONCE, TRAINER, *deeds)
+    running.until("worker 1 at step 20")
+    os.kill(worker_of(running, 1), signal.SIGKILL)
+    running.until(
+        r"worker 2 on \S+ was revoked \(it came last, and all waited in a round that did not end\)"
+    )
+    running.until(r"worker 3 on \S+ has joined")
+    os.kill(running.pid, signal.SIGINT)
+    assert running.wait() == 130
 
 
 @pytest.mark.matrix

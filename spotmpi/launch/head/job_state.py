@@ -383,12 +383,7 @@ class JobState:
     def runtime_killed(self, how: str) -> None:
         """Take the death of mpirun, by whatever signal, with workers still there."""
         if self._started:
-            self._end(
-                EXIT_ALL_REVOKED,
-                f"mpirun was killed ({how}), and no worker can go on without it"
-                + self._advice("; "),
-                again=self._again,
-            )
+            self._all_lost(f"mpirun was killed ({how}), and no worker can go on without it")
         else:
             self._end(
                 EXIT_NOT_STARTED,
@@ -411,9 +406,12 @@ class JobState:
         """End a job of which one part stopped to be requeued while the other went on."""
         self._end(EXIT_REQUEUE, f"{why}; repeat the command with --resume")
 
-    def stuck(self, why: str) -> None:
-        """End the job because nobody in it can go on."""
-        self._bug(why)
+    def stuck(self, why: str, by_script: bool) -> None:
+        """End the job because nobody in it goes on; ``by_script``: the script must be mended."""
+        if by_script:
+            self._bug(why)
+        else:
+            self._all_lost(why)
 
     def interrupted(self, how: str, number: int) -> None:
         """End the job because the launcher got a signal."""
@@ -497,6 +495,9 @@ class JobState:
             f"; what came after step {step} is lost: repeat the command with --resume to go on "
             "from there"
         )
+
+    def _all_lost(self, why: str) -> None:
+        self._end(EXIT_ALL_REVOKED, why + self._advice("; "), again=self._again)
 
     def _bug(self, what: str, text: str = "", runtime: bool = False) -> None:
         self._end(EXIT_BUG, f"{what}; the job was ended, fix the script", text, runtime)

@@ -11,6 +11,7 @@ from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.head.stalls import Stalls, Standing
 from spotmpi.launch.showing.figures import Figures
+from spotmpi.launcher_channel import AT_MESSAGES
 
 __all__ = ["Crewed", "Revoking"]
 
@@ -63,13 +64,19 @@ class Revoking:
             self._say(one.sentence(self._limit))
         for one in self._stalls.look(joint, apart, now):
             self._hangs(one.worker, one.why)
-        all_heard = len(joint) == len(self._verdict.joint)
-        if all_heard and (stuck := self._stalls.stuck(joint, now)):
-            newest = max(joint)  # its script may have gone astray: it waits, or others for it
-            if self._verdict.is_newcomer(newest):
-                self._hangs(newest, "it, or others, waited for messages that nobody sent")
-            else:
-                self._verdict.stuck(self._stalls.sentence(stuck))
+        if len(joint) == len(self._verdict.joint) and self._stalls.stuck(joint, now):
+            self._nobody_goes_on(joint)
+
+    def _nobody_goes_on(self, joint: Mapping[int, Standing]) -> None:
+        """All wait: revoke the newcomer that came last, or end the job."""
+        newest = max(joint)  # its script may have gone astray: it waits, or others for it
+        at_messages = [one for one, it in joint.items() if it.doing == AT_MESSAGES]
+        if not self._verdict.is_newcomer(newest):
+            self._verdict.stuck(self._stalls.sentence(at_messages), by_script=bool(at_messages))
+        elif at_messages:
+            self._hangs(newest, "it, or others, waited for messages that nobody sent")
+        else:
+            self._hangs(newest, "it came last, and all waited in a round that did not end")
 
     def _hangs(self, worker: int, why: str) -> None:
         self._turnover.hangs(worker)

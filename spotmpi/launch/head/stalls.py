@@ -5,16 +5,16 @@ it may never come back: a deadlock of its own, a file system that does not answe
 which: who is at work computes, reads or writes (`spotmpi.launch.host.activity`), or its script says
 that it is busy. Whoever waits is never to blame, and while all are busy with their scripts nobody
 waits. For a newcomer that has not joined nobody waits either, but another one could have its place.
-If all wait, and some of them for messages, nobody goes on, unless a message is still under way.
+If all wait, nobody goes on, unless a message, or a round's sum, is still under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spotmpi.launcher_channel import AT_MESSAGES, IN_SCRIPT, Measured
+from spotmpi.launcher_channel import IN_SCRIPT, Measured
 
 __all__ = ["Apart", "Awaited", "Stalls", "Standing", "waited_for"]
 
@@ -107,7 +107,8 @@ class Apart:
 
 
 _UNDER_WAY = 60.0
-"""Seconds for which a message may be on its way while all wait, though the limit is less."""
+"""Seconds for which a message or a sum may be on its way while all wait, though the limit is
+less."""
 
 
 class Stalls:
@@ -120,6 +121,9 @@ class Stalls:
         self._suspected: set[tuple[int, float]] = set()
         self._told: set[tuple[int, float, bool]] = set()
         self._stuck: dict[int, float] = {}
+        self._members: Set[int] = frozenset()
+        self._changed = 0.0
+        """When ``joint`` became another set of workers: a round begins again then."""
 
     def slow(self, joint: Standings, apart: Standings, now: float) -> list[Awaited | Apart]:
         """Return those that others have waited for half the limit, or that do nothing apart.
@@ -148,22 +152,29 @@ class Stalls:
         self._suspected = {(one.worker, known[one.worker].since) for one in found}
         return [one for one in found if (one.worker, known[one.worker].since) in before]
 
-    def stuck(self, joint: Standings, now: float) -> list[int]:
-        """Return the workers that wait for messages, if all have waited for longer than the limit
-        and a minute, some for messages; and if it was the same at the last look."""
+    def stuck(self, joint: Standings, now: float) -> bool:
+        """Return True if all wait, and have for longer than the limit and a minute, in rounds or
+        for messages; and if it was the same at the last look."""
+        if joint.keys() != self._members:
+            self._members, self._changed = frozenset(joint), now
         waits = {worker: one.since for worker, one in joint.items() if one.doing != IN_SCRIPT}
-        last = max(waits.values(), default=now)
-        long = len(waits) == len(joint) and now - last > self._long
+        last = max([self._changed, *waits.values()])
+        long = len(waits) == len(joint) > 0 and now - last > self._long
         before, self._stuck = self._stuck, waits if long else {}
-        same = long and before == waits
-        return [worker for worker, one in joint.items() if same and one.doing == AT_MESSAGES]
+        return long and before == waits
 
-    def sentence(self, stuck: Sequence[int]) -> str:
-        """What to tell the user of workers that wait for messages, and keep all others waiting."""
-        names = f"worker{'s' * (len(stuck) > 1)} {', '.join(map(str, stuck))}"
-        return (
-            f"for {self._long:.0f} s (--stall-timeout) {names} waited for messages, or in calls of "
-            "some workers, and the others waited, too: nobody was there to go on"
+    def sentence(self, at_messages: Sequence[int]) -> str:
+        """What to tell the user if all wait, these for messages."""
+        began = f"for {self._long:.0f} s (--stall-timeout) "
+        if not at_messages:
+            return began + (
+                "all workers waited in one round, which did not end: the network between them, or "
+                "spotmpi, is at fault"
+            )
+        names = f"worker{'s' * (len(at_messages) > 1)} {', '.join(map(str, at_messages))}"
+        return began + (
+            f"{names} waited for messages, or in calls of some workers, and the others waited, "
+            "too: nobody was there to go on"
         )
 
 

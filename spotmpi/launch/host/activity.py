@@ -15,9 +15,10 @@ from spotmpi.launcher_channel import IN_SCRIPT, Busy, Progress
 
 __all__ = ["Activities", "Process", "Quiet", "Use", "read"]
 
-_UNDONE_BY_SECOND = 500.0
-"""Seconds of quiet that a second of computing undoes: to work a five-hundredth of the time is
-enough. A wait that looks every tenth of a second takes half of that."""
+_UNDONE_BY_SECOND = 200.0
+"""Seconds of quiet that a second of computing undoes: to work a two-hundredth of the time is
+enough. A wait that looks every tenth of a second takes a fifth of that, and one that looks every
+second takes a third where waking up is slow, as on some virtual machines."""
 
 _UNDONE_BY_BYTE = 1.0 / (1 << 16)
 """Seconds of quiet that a byte read or written undoes: 64 KiB a second are enough."""

@@ -153,7 +153,8 @@ def test_who_starts_and_does_nothing_stands_out() -> None:
 
 def test_an_end_says_what_its_code_means() -> None:
     shown = table(status([training("h1")], JobEnding(69, "so it ended")))
-    assert "\nended       code 69: every worker was revoked\n            so it ended\n" in shown
+    ended = "code 69: every worker was revoked, or none can go on"
+    assert f"\nended       {ended}\n            so it ended\n" in shown
     assert "code 143: SIGTERM, as Ctrl-C" in table(status([training("h1")], JobEnding(143, "")))
     assert "code 138: ended by signal 10" in table(status([training("h1")], JobEnding(138, "")))
 

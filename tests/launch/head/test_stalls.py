@@ -131,26 +131,36 @@ def at_messages(since: float) -> Standing:
     ("progress", "found"),
     [
         # Each waits for what the other has to send.
-        ({0: at_messages(100), 1: at_messages(101)}, [0, 1]),
+        ({0: at_messages(100), 1: at_messages(101)}, True),
         # One is in a call of some, and the others, which it waits for, in a round.
-        ({0: waiting(100), 1: at_messages(101), 2: waiting(102)}, [1]),
+        ({0: waiting(100), 1: at_messages(101), 2: waiting(102)}, True),
+        # A round that all are in, and that does not end.
+        ({0: waiting(100), 1: waiting(100)}, True),
         # One of them can go on, if it is not revoked.
-        ({0: waiting(100), 1: at_messages(101), 2: script(102)}, []),
+        ({0: waiting(100), 1: at_messages(101), 2: script(102)}, False),
         # One has waited for a short time only.
-        ({0: waiting(100), 1: at_messages(165)}, []),
-        # A round that lasts.
-        ({0: waiting(100), 1: waiting(100)}, []),
-        ({}, []),
+        ({0: waiting(100), 1: waiting(165)}, False),
+        ({0: waiting(100), 1: at_messages(165)}, False),
+        ({}, False),
     ],
 )
-def test_nobody_goes_on_if_all_wait_and_some_for_messages(
-    progress: dict[int, Standing], found: list[int]
-) -> None:
+def test_nobody_goes_on_if_all_wait(progress: dict[int, Standing], found: bool) -> None:
     stalls = Stalls(LIMIT)
-    assert stalls.stuck(progress, 170.0) == []
+    assert not stalls.stuck(progress, 105.0)
+    assert not stalls.stuck(progress, 170.0)
     assert stalls.stuck(progress, 170.1) == found
-    assert stalls.stuck({**progress, 9: at_messages(105.0)}, 170.2) == [], "not the same twice"
-    assert stalls.stuck(progress, 170.3) == []
+    assert not stalls.stuck({**progress, 0: waiting(105.0)}, 170.2), "not the same twice"
+    assert not stalls.stuck(progress, 170.3)
+
+
+def test_a_round_begins_again_when_a_worker_is_lost() -> None:
+    stalls = Stalls(LIMIT)
+    three = {worker: waiting(100) for worker in range(3)}
+    two = {worker: waiting(100) for worker in range(2)}
+    assert not stalls.stuck(three, 105.0)
+    assert not stalls.stuck(three, 159.0)
+    for now, found in [(160.5, False), (220.0, False), (220.6, False), (221.0, True)]:
+        assert stalls.stuck(two, now) == found
 
 
 def test_who_waits_for_messages_is_not_to_blame_and_its_sender_is() -> None:

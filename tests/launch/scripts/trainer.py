@@ -5,8 +5,8 @@ usage: trainer.py [STEPS] [DEED:WORKER@STEP]...
 ``say``: write a line to each stream. ``rest``: come back at SIGUSR1. Also until SIGUSR1:
 ``compute``, have a ``child`` compute, or wait and say so (``busy``). Never come back from the
 script: ``hang`` waits for a signal, ``lock`` for a lock, ``read`` for what nobody writes, ``poll``
-for what never happens. ``receive``: wait for a message of worker 1, which says ``post``. ``all``
-names all workers. In place of a step: ``before`` there is a trainer, ``reading`` a checkpoint.
+for what never happens; nor from a round: ``wedge``. ``all`` names all workers. In place of a step:
+``before`` there is a trainer, ``reading`` a checkpoint, ``keeping`` the last one.
 """
 
 import itertools
@@ -19,10 +19,10 @@ import threading
 import numpy as np
 
 import spotmpi
-from spotmpi.fabric import KEY
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 from spotmpi.training import joining_worker
+from spotmpi.training.keeping.checkpoints import Checkpoints
 
 numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
 steps = range(numbers[0]) if numbers else itertools.count()
@@ -44,8 +44,13 @@ def read():
 
 
 def poll():
-    while not threading.Event().wait(0.1):
+    while not threading.Event().wait(1.0):
         pass
+
+
+def wedge():
+    trainer._connected("wedge")._runner.needs_others()
+    lock()
 
 
 def rest():
@@ -68,23 +73,13 @@ def busy():
         rest()
 
 
-def receive():
-    trainer._run(trainer._connected("receive").receive([1], bytes(KEY), True))
-
-
-def post():
-    for other in trainer.workers:
-        trainer._run(trainer._connected("post").post(other, bytes(KEY), np.zeros(1, np.uint8)))
-
-
 def say():
     print(f"worker {trainer.worker} at step {trainer.steps}", flush=True)
     print(f"worker {trainer.worker} complains", file=sys.stderr, flush=True)
 
 
 DEEDS = {
-    one.__name__: one
-    for one in (hang, lock, read, poll, rest, compute, child, busy, receive, post, say)
+    one.__name__: one for one in (hang, lock, read, poll, wedge, rest, compute, child, busy, say)
 }
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
@@ -101,6 +96,8 @@ me = os.environ.get("SPOTMPI_NEWCOMER") or os.environ.get("OMPI_COMM_WORLD_RANK"
 do(me, "before")
 usual = joining_worker._resume
 joining_worker._resume = lambda *given, **how: do(me, "reading") or usual(*given, **how)
+keep = Checkpoints.keep
+Checkpoints.keep = lambda *given: do(me, "keeping") or keep(*given)
 with spotmpi.Trainer({"w": np.zeros(8)}, optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
     for step in steps:
         do(trainer.worker, step)
