@@ -17,6 +17,7 @@ from tests.trace.traced import N, changed, trace
 Records = list[dict[str, Any]]
 
 
+@pytest.mark.matrix  # CI runs the demo of the wheel in any case, and it proves what it says
 def test_it_trains_through_four_deaths_and_proves_it(run_spotmpi, tmp_path: Path) -> None:
     done = run_spotmpi(["demo"], timeout=180)
     assert done.returncode == 0, done.stderr

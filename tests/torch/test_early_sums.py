@@ -256,16 +256,14 @@ def finals(folder: Path, begin: str, deaths: str) -> dict[str, tuple[str, int]]:
     return {rank: (held, int(early)) for rank, held, early in said}
 
 
+@pytest.mark.matrix  # test_process_group kills between two buckets as well
 @pytest.mark.parametrize(
     "deaths",
     [
         "0@6.3,2@9.0",
-        *(
-            pytest.param(f"{n % 4}@{4 + n % 5}.{n}", marks=pytest.mark.matrix)
-            for n in range(LAYERS)
-        ),
-        pytest.param("1@5.4,3@5.2,0@8.0", marks=pytest.mark.matrix),
-        pytest.param("3@0.2,1@1.3,2@2.5", marks=pytest.mark.matrix),
+        *(f"{n % 4}@{4 + n % 5}.{n}" for n in range(LAYERS)),
+        "1@5.4,3@5.2,0@8.0",
+        "3@0.2,1@1.3,2@2.5",
     ],
 )
 def test_killed_between_two_buckets(tmp_path: Path, deaths: str) -> None:

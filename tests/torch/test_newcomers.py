@@ -419,11 +419,10 @@ def test_a_script_without_passes_takes_no_newcomers(alone: Any) -> None:  # noqa
 # Real processes.
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("deaths", "sampler"), [("2@1", "torch"), ("0@1", "elastic"), ("2!1,3@3", "elastic")]
 )
-@pytest.mark.first("2@1-torch")
-@pytest.mark.promise("a newcomer in a script for DistributedDataParallel")
 def test_newcomers_hold_what_all_hold(
     start: Any,  # noqa: F811
     tmp_path: Path,
@@ -459,7 +458,7 @@ def test_more_workers_come_than_there_were(start: Any, tmp_path: Path) -> None: 
 
 @pytest.mark.parametrize("sampler", ["torch", "elastic"])
 @pytest.mark.first("elastic")
-@pytest.mark.promise("a newcomer within a pass")
+@pytest.mark.promise("a newcomer in a script for DistributedDataParallel, within a pass")
 def test_newcomers_join_within_a_pass(
     start: Any,  # noqa: F811
     tmp_path: Path,
