@@ -42,10 +42,16 @@ def needed(hosts: int, rate: str, size: int) -> float:
 
 
 def times_of(
-    workers: Sequence[int], rate: str, script: str, arguments: Sequence[object], limit: float
+    workers: Sequence[int],
+    rate: str,
+    script: str,
+    arguments: Sequence[object],
+    limit: float,
+    options: Sequence[str] = (),
 ) -> Any:
     """What ``script`` of this folder has written, as JSON, to the file that is its first argument:
-    a job with so many workers on each host. Raises JobFailed; leaves nothing behind."""
+    a job with so many workers on each host. ``options``: further ones of ``spotmpi run``. Raises
+    JobFailed; leaves nothing behind."""
     with tempfile.TemporaryDirectory() as folder, Network(Path(folder), len(workers)) as network:
         if rate != UNLIMITED:
             network.limit(rate)
@@ -54,7 +60,7 @@ def times_of(
         hosts_file = network.hosts_file(*(f"{name} slots={count}" for name, count in slots))
         command = network.in_head(
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts_file),
-            *(*launching.NOBODY_SILENT, launching.SCRIPTS / script, file, *arguments),
+            *(*launching.NOBODY_SILENT, *options, launching.SCRIPTS / script, file, *arguments),
         )
         end, environ = signal.SIGTERM, network.environ
         with temporary_job.started(

@@ -1,7 +1,8 @@
 """``spotmpi bench calls``: what calls of PyTorch scripts that others wait for take, and gloo's.
 
 Sums, maxima, gathers and broadcasts of tensors, objects and barriers. Blocks of calls over spotmpi
-and over gloo take turns inside one job, without a script's own work and without losses.
+and over gloo take turns inside one job, without a script's own work and without losses. All workers
+are on this host, or on hosts that are made on this machine.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi.bench.measuring import figures, launching
+from spotmpi.bench.measuring import figures, launching, on_hosts
 from spotmpi.bench.measuring.figures import Aim, Estimate
+from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.measuring.report import Report
 from spotmpi.bench.scripts import gloo
 from spotmpi.errors import UsageError
@@ -29,6 +31,7 @@ CALLS = (
 """Those that are measured, by the names that the script has for them."""
 
 _WORKERS, _TURNS = (2, 4, 8), 9
+_RATE = "1gbit"
 _MOST = 1.0
 """A call takes at most so many times that of gloo's."""
 _LIMIT, _SLOWEST = 60.0, 2.0
@@ -42,6 +45,7 @@ class Measured:
     """One call: seconds that it took each side, turn by turn, on the slowest worker."""
 
     workers: int
+    hosts: int
     call: str
     sides: Mapping[str, Sequence[float]]
     """``spotmpi`` and ``gloo``."""
@@ -63,9 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Measure what calls of torch.distributed take with spotmpi, beside gloo's: sums, maxima, "
         "gathers and broadcasts of tensors, objects and barriers. Needs torch."
     )
-    parser.epilog = "example: spotmpi bench calls --workers 4\n\nAbout 3 minutes."
+    parser.epilog = "example: spotmpi bench calls --workers 4 --hosts 2\n\nAbout 3 minutes."
     add = parser.add_argument
     add("--workers", type=int, nargs="+", metavar="N", default=_WORKERS, help="numbers (2 4 8)")
+    add(
+        "--hosts", type=int, metavar="H", default=1, help="spread workers over H hosts, as root (1)"
+    )
+    add("--rate", metavar="R", default=_RATE, help=f"of a host's link, as tc has it ({_RATE})")
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
@@ -75,7 +83,13 @@ def main(options: argparse.Namespace) -> int:
     gloo.check()
     if min(*options.workers, options.turns) < 1:
         raise UsageError("--workers and --turns take numbers of at least 1")
-    report = Report("calls", options.json)
+    if options.hosts > 1 and (why := missing()) is not None:
+        raise UsageError(f"hosts cannot be made here: {why}")
+    if options.hosts < 1 or any(one % options.hosts for one in options.workers):
+        raise UsageError("--hosts takes a number that divides each of --workers")
+    on_hosts.check_rate(options.rate)
+    line = {} if options.hosts == 1 else {"rate": options.rate}
+    report = Report("calls", options.json, **line)
     print("workers call               |  spotmpi      gloo, ms | times gloo's (95 % interval)")
     with temporary_job.ended_by_signals():
         for workers in options.workers:
@@ -83,7 +97,7 @@ def main(options: argparse.Namespace) -> int:
             if not report.has_room(_NEEDED * workers, job):
                 continue
             with report.measuring(job):
-                for found in _measure(workers, options.turns):
+                for found in _measure(workers, options):
                     report.add(to_json(found), lines(found))
     return report.close()
 
@@ -98,13 +112,20 @@ def lines(found: Measured) -> Iterator[object]:
 def to_json(found: Measured) -> dict[str, Any]:
     """All times, in the values of JSON."""
     times = {f"{side}_s": seconds for side, seconds in found.sides.items()}
-    known = {"workers": found.workers, "call": found.call, "times_gloo": found.of_gloo}
+    known = {"workers": found.workers, "hosts": found.hosts, "call": found.call}
+    known["times_gloo"] = found.of_gloo
     return {**known, **times}
 
 
-def _measure(workers: int, count: int) -> list[Measured]:
+def _measure(workers: int, options: argparse.Namespace) -> list[Measured]:
     """One job with all calls. Leaves nothing behind."""
-    limit = _LIMIT + _SLOWEST * workers * count
-    program = [str(count), *CALLS]
-    times = launching.times_of(workers, "torch_calls.py", program, limit)
-    return [Measured(workers, call, sides) for call, sides in times.items()]
+    limit = _LIMIT + _SLOWEST * workers * options.turns
+    program, hosts = [str(options.turns), *CALLS], options.hosts
+    if hosts == 1:
+        times = launching.times_of(workers, "torch_calls.py", program, limit)
+    else:
+        each = [workers // hosts] * hosts
+        times = on_hosts.times_of(
+            each, options.rate, "torch_calls.py", program, limit, ("--torch", "off")
+        )
+    return [Measured(workers, hosts, call, sides) for call, sides in times.items()]

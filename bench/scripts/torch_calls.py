@@ -1,13 +1,15 @@
 """Calls of `torch.distributed` that others wait for, by spotmpi and gloo in turn, in one MPI job.
 
-Run by mpirun (`calls` does): ``python torch_calls.py FILE TURNS CALL..``. The first worker writes
-FILE: of each call, and of both sides, the seconds that it took the slowest worker, turn by turn.
+Run by mpirun, or between hosts by ``spotmpi run --torch off`` (`calls` does):
+``torch_calls.py FILE TURNS CALL..``. The first worker writes FILE: of each call, and of both sides,
+the seconds that it took the slowest worker, turn by turn.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +20,8 @@ import torch
 import torch.distributed as dist
 
 from spotmpi.bench.measuring import turns
-from spotmpi.torch.process_group import BACKEND, WorkerGroup, register
+from spotmpi.settings import Settings
+from spotmpi.torch.process_group import BACKEND, WorkerGroup, register, the_group
 
 _BLOCK, _MOST = 0.2, 200
 """Seconds of a block, about, and the most calls in it."""
@@ -85,9 +88,16 @@ def main(file: Path, count: int, names: list[str]) -> None:
     if rank == 0:
         file.write_text(json.dumps(found), encoding="utf-8")
     MPI.COMM_WORLD.Barrier()
-    os._exit(0)
+    if Settings.from_environ().job:
+        the_one = the_group()
+        assert the_one is not None
+        the_one.shutdown()
+    os._exit(0)  # gloo's own end may wait for ever, for workers that are gone
 
 
 if __name__ == "__main__":
+    if Settings.from_environ().job:  # on several hosts
+        line = next(name for _, name in socket.if_nameindex() if name != "lo")
+        os.environ["GLOO_SOCKET_IFNAME"] = line
     _, out, turns_, *asked = sys.argv
     main(Path(out), int(turns_), asked)

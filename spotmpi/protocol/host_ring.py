@@ -1,9 +1,11 @@
 """How a sum travels between hosts: the messages that each worker sends and gets, in order. Pure.
 
-There are three ways. *First*: the first worker of each host sends its host's sum to the first
+There are four ways. *First*: the first worker of each host sends its host's sum to the first
 workers of all others, and adds up what comes. *Straight*: each host owns a share of the array. It
 gets the others' sums of that share, adds them to its own, and sends the total to all. Both add the
-sums of hosts, in the order of the hosts. The third way is the *ring*.
+sums of hosts, in the order of the hosts. The third way is the *ring*. The fourth is for arrays that
+one worker each brings: nobody adds anything. *Given*: such an array goes round once, from its
+worker's host to the one before.
 
 For rings, an array is cut into slices, one for each worker of the host with the most workers. Each
 slice has a ring of its own: one worker of every host, which sends to the one of the next host and
@@ -22,20 +24,23 @@ from typing import NamedTuple
 
 __all__ = [
     "FIRST",
+    "GIVEN",
     "RING",
     "STRAIGHT",
     "Course",
     "Exchange",
+    "Passage",
     "carried",
     "carriers",
     "courses",
     "cut",
     "exchanges",
     "orders",
+    "passages",
 ]
 
-FIRST, STRAIGHT, RING = "first", "straight", "ring"
-"""The names of the ways, as traces have them."""
+FIRST, STRAIGHT, RING, GIVEN = "first", "straight", "ring", "given"
+"""The names of the ways. Traces have the first three."""
 
 _LINE = 16
 """Elements of a cache line: two workers of a host never write to the same one."""
@@ -61,6 +66,22 @@ class Course(NamedTuple):
     are whole sums."""
     owned: int
     """Incoming messages from this number up to `partial` become whole sums here, for all hosts."""
+
+
+class Passage(NamedTuple):
+    """What one worker passes on in one ring of arrays that are given. The ring, and the workers of
+    other hosts in it, are as in a `Course`."""
+
+    ring: int
+    before: int
+    after: int
+    outgoing: Sequence[tuple[int, slice]]
+    """The messages that it sends, in this order: of which array, and what of it."""
+    incoming: Sequence[tuple[int, slice]]
+    """The messages that it gets, in this order. Message i goes on as outgoing message
+    ``begun + i``, if there is one."""
+    begun: int
+    """Number of outgoing messages that are of this host's arrays: the first."""
 
 
 class Exchange(NamedTuple):
@@ -112,12 +133,45 @@ def courses(
     return found
 
 
+def passages(
+    arrays: Sequence[tuple[int, int]],
+    workers: Sequence[int],
+    host: int,
+    worker: int,
+    message: int,
+) -> list[Passage]:
+    """Return what a worker does for arrays that are given, all at once: a passage for each of its
+    rings. On each host, no more workers take part than the largest array has messages. ``arrays``:
+    the size of each, and the host that has it; the others are as for `courses`."""
+    hosts = len(workers)
+    rings = _slices_of(max((size for size, _ in arrays), default=0), workers, message)
+    found = []
+    for ring in range(rings):
+        if _who(ring, rings, workers[host]) != worker:
+            continue
+        pieces: list[list[tuple[int, slice]]] = [[] for _ in workers]
+        for number, (size, giver) in enumerate(arrays):
+            pieces[giver] += [(number, one) for one in _messages(cut(size, ring, rings), message)]
+        turns = range(hosts - 1)
+        found.append(
+            Passage(
+                ring,
+                _who(ring, rings, workers[host - 1]),
+                _who(ring, rings, workers[(host + 1) % hosts]),
+                [one for turn in turns for one in pieces[(host - turn) % hosts]],
+                [one for turn in turns for one in pieces[(host - turn - 1) % hosts]],
+                begun=len(pieces[host]),
+            )
+        )
+    return found
+
+
 def exchanges(
     size: int, workers: Sequence[int], host: int, worker: int, message: int
 ) -> list[Exchange]:
     """Return what a worker does for an array that goes straight; arguments are as for `courses`. On
     each host, no more workers take part than there are messages."""
-    hosts, rings = len(workers), min(max(workers), max(1, -(-size // message)))
+    hosts, rings = len(workers), _slices_of(size, workers, message)
     return [
         Exchange(
             ring,
@@ -150,6 +204,11 @@ def carried(size: int, workers: Sequence[int], host: int, worker: int) -> list[s
     rings = max(workers)
     mine = [ring for ring in range(rings) if _who(ring, rings, workers[host]) == worker]
     return [cut(size, ring, rings) for ring in mine]
+
+
+def _slices_of(size: int, workers: Sequence[int], message: int) -> int:
+    """Return into how many slices an array is cut, so that none is less than a message."""
+    return min(max(workers), max(1, -(-size // message)))
 
 
 def _who(ring: int, rings: int, workers: int) -> int:

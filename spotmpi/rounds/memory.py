@@ -208,7 +208,8 @@ class RoundMemory:
             sizes = parts_of_sum(dtype, payload.size)
         # All that tells it from others: of two arenas with one name only the last one is shared.
         name = f"sum/{payload.kind}/{payload.places}/{payload.size}"
-        return self._fabric.arena([Shape(dtype, size, backend) for size in sizes], name)
+        shapes = [Shape(dtype, size, backend, by_one=words) for size in sizes]
+        return self._fabric.arena(shapes, name)
 
 
 _WORDS = WordView.dtype

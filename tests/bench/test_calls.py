@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi import cli
+from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.pytorch import calls as bench
 from spotmpi.bench.pytorch.calls import CALLS, Measured
 from spotmpi.bench.scripts import gloo
@@ -16,7 +17,7 @@ SIDES = {"spotmpi": [0.004, 0.005], "gloo": [0.005, 0.006]}
 
 
 def test_a_call_is_compared_with_gloo_s() -> None:
-    row, aim = bench.lines(Measured(2, "barrier", SIDES))
+    row, aim = bench.lines(Measured(2, 1, "barrier", SIDES))
     assert str(row).split()[:5] == ["2", "barrier", "|", "4.50", "5.50"]
     assert aim == ("at most 1 of gloo's barrier: 0.82", True)
 
@@ -37,11 +38,32 @@ def test_less_than_a_worker_is_refused(
     assert "--workers and --turns take numbers of at least 1" in capsys.readouterr().err
 
 
+def test_workers_that_hosts_cannot_share_evenly_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gloo, "there", lambda: True)
+    monkeypatch.setattr(bench, "missing", lambda: None)
+    assert cli.main(["bench", "calls", "--workers", "4", "6", "--hosts", "4"]) == 2
+    assert "--hosts takes a number that divides each of --workers" in capsys.readouterr().err
+
+
+def test_where_hosts_cannot_be_made_it_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gloo, "there", lambda: True)
+    monkeypatch.setattr(bench, "missing", lambda: "you are not root")
+    assert cli.main(["bench", "calls", "--hosts", "2"]) == 2
+    assert "hosts cannot be made here: you are not root" in capsys.readouterr().err
+
+
 @pytest.mark.matrix
-def test_all_calls_run_on_both_sides(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_all_calls_run_on_both_sides(tmp_path: Path, hosts: int) -> None:
     pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+    if hosts > 1 and (why := missing()) is not None:
+        pytest.skip(f"hosts cannot be made here: {why}")
     file = tmp_path / "calls.json"
-    options = ["--workers", "2", "--turns", "2", "--json", str(file)]
+    options = ["--workers", "2", "--hosts", str(hosts), "--turns", "2", "--json", str(file)]
     assert cli.main(["bench", "calls", *options]) == 0
     found = json.loads(file.read_text())
     assert found["failures"] == []

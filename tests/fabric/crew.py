@@ -165,7 +165,7 @@ class Worker:
             part.result[:] = self.post.add(part.contribution)
             return
         self.by_mpi_instead.append(part)
-        part.result[...] = -1
+        part.result[...] = 77 if part.result.dtype.kind == "u" else -1
 
     def furnish(self, form: str | None = None) -> None:
         """As a trainer does; with sums that are narrowed between hosts."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.planes import rings
+from spotmpi.fabric.planes import travels
 from spotmpi.fabric.planes.sum_thread import SumThread
 from tests.fabric import test_rings
 from tests.fabric.crew import (
@@ -33,7 +33,7 @@ from tests.fabric.crew import expected as sums_in_order
 
 @pytest.fixture(autouse=True)
 def _short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings, "MESSAGE", 4096)
+    monkeypatch.setattr(travels, "MESSAGE", 4096)
 
 
 def on_one_host() -> tuple[list[Worker], Callable[[list[Worker], int], None]]:

@@ -12,7 +12,7 @@ import pytest
 from spotmpi.arrays.backend import DEVICE, HOST
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.fabric import Part, Shape
-from spotmpi.fabric.planes import device_sums, rings, staging
+from spotmpi.fabric.planes import device_sums, staging, travels
 from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.plane import Ways
 from spotmpi.fabric.planes.shared_arena import SMALL
@@ -66,7 +66,7 @@ def near(way: str) -> bool:
 def _ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether workers sum while they wait, or before that."""
     monkeypatch.setattr(Worker, "ahead", request.param)
-    monkeypatch.setattr(rings, "MESSAGE", 4200)
+    monkeypatch.setattr(travels, "MESSAGE", 4200)
 
 
 def in_order(count: int) -> tuple[list[Worker], Callable[[list[Worker], int], None]]:

@@ -133,7 +133,7 @@ import numpy as np
 from spotmpi.fabric import KEY
 from spotmpi.fabric.mpi import mailbox as mails
 from spotmpi.fabric.mpi.calls import Path
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 
 class Request:
     left = False

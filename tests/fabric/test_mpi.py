@@ -48,7 +48,7 @@ def test_a_worker_does_not_grow_with_its_generations(tmp_path: Path) -> None:
     assert max(grew) < 2, grew
 
 
-@pytest.mark.parametrize("how", ["ring", "straight", "bf16", "int8"])
+@pytest.mark.parametrize("how", ["ring", "straight", "given", "bf16", "int8"])
 @pytest.mark.matrix
 def test_workers_of_several_hosts_are_killed_in_the_middle_of_sums(
     tmp_path: Path, how: str
@@ -139,7 +139,7 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric.deaths import Deaths
 from spotmpi.fabric.mpi.calls import MPI, done
 from spotmpi.fabric.mpi.line import MpiLine
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 from spotmpi.launcher_channel import Name
 
 world = MPI.COMM_WORLD
@@ -350,7 +350,7 @@ BRIEFINGS = """
 import os, sys
 from spotmpi.fabric.mpi.calls import MPI
 from spotmpi.fabric.mpi.guests import ADMITTED, BRIEFING, Arrival, Guest
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 from tests.fabric.ending import end
 
 bridge = MPI.COMM_WORLD

@@ -13,7 +13,7 @@ from spotmpi.arrays.backend import in_host_memory
 from spotmpi.arrays.narrowing import FORMATS, NARROWED, Narrowing, narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.fabric import Part, Shape
-from spotmpi.fabric.planes import rings
+from spotmpi.fabric.planes import travels
 from spotmpi.fabric.planes.shared_arena import SMALL
 from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
 from tests.fabric import crew
@@ -37,7 +37,7 @@ from tests.fabric.crew import (
 
 @pytest.fixture(autouse=True)
 def _short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings, "MESSAGE", 4200)
+    monkeypatch.setattr(travels, "MESSAGE", 4200)
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["waiting", "ahead"])

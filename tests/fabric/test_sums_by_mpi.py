@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.fabric.neighbours.neighbours import Neighbours, on_several_hosts
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 from tests.fabric.test_mpi import over_mpi
 
 SUMS = """
@@ -16,7 +16,7 @@ import numpy as np
 from spotmpi.fabric.mpi.calls import MPI, Path
 from spotmpi.fabric.mpi.data import DataPath
 from spotmpi.fabric.planes.plane import Part
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 
 class Comm(MPI.Intracomm):
     def Allreduce(self, here, what):
@@ -63,7 +63,7 @@ from spotmpi.bench.measuring.sums import summed
 from spotmpi.fabric import Depart, Rebuild, Shape
 from spotmpi.fabric.mpi import calls
 from spotmpi.fabric.mpi.fabric import MpiFabric
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 
 fabric, collective, sizes = MpiFabric(), calls.collective, []
 

@@ -1,6 +1,7 @@
 """Workers of several hosts that are killed in mid-sum: ``torn.py FOLDER DEATHS SEED HOW``.
 
-HOW: the way of sums between hosts, or the format in which they are narrowed in rings.
+HOW: the way of sums between hosts, or the format in which they are narrowed in rings. What goes by
+*given* is one array of each worker.
 
 Run by mpirun. Large rounds follow each other; one worker after the other kills itself at any moment
 of one, the last ones first. The others go through a build and begin the next round. Each holds
@@ -24,7 +25,7 @@ from spotmpi.bench.measuring.sums import summed
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Cancel, Proceed, Rebuild, Revoke, Shape, Start, Wait
 from spotmpi.fabric.mpi import fabric as mpi
-from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
+from spotmpi.protocol.host_ring import GIVEN, RING, STRAIGHT, orders
 from tests.fabric.planes import HOSTS, Hosts, OnHosts
 
 SIZE = 1_000_003
@@ -90,7 +91,9 @@ def main(folder: Path, deaths: int, seed: str, how: str) -> None:
     members = list(fabric.membership.ids)
     narrowing = None if form is None else new(form)
     truth = None if form is None else Truth(members, form)
-    arena = fabric.arena([Shape("float32", SIZE, narrowing=narrowing)], "data")
+    given = how == GIVEN
+    shape = Shape("float32", SIZE, narrowing=narrowing, by_one=given)
+    arena = fabric.arena([shape] * (len(members) if given else 1), "data")
     draw = random.Random(seed)
     victims = draw.sample(members, deaths)
     moments = [draw.random() * 0.02 for _ in victims]
@@ -98,22 +101,29 @@ def main(folder: Path, deaths: int, seed: str, how: str) -> None:
     for victim, moment in [*zip(victims, moments, strict=True), (None, 0.0)]:
         for turn in range(ROUNDS + 1):
             number += 1
-            arena.contributions[0][:] = brought(fabric.me, number)
+            own = fabric.me if given else 0
+            arena.contributions[own][:] = brought(fabric.me, number)
+            if given:
+                arena.bring_only(own)
             if turn == ROUNDS and fabric.me == victim:
                 threading.Timer(moment, os.kill, (os.getpid(), signal.SIGKILL)).start()
             if turn == ROUNDS and victim is None:
                 break
             handles, through = [], np.zeros(3)
             try:
-                handles.append(fabric.perform(Start(arena.parts[0])))
+                handles += [fabric.perform(Start(part)) for part in arena.parts]
                 if number % 2:
                     fabric.perform(Proceed())
                 fabric.perform(Wait(handles))
-                if truth is None:
-                    right = expected(members, number, how)
+                if given:
+                    right = dict.fromkeys(range(len(HOSTS)), np.zeros(1, np.float32))
+                    right |= {member: brought(member, number) for member in members}
+                elif truth is None:
+                    right = {0: expected(members, number, how)}
                 else:
-                    right = truth.expected(members, number)
-                assert (arena.results[0] == right).all(), f"round {number}"
+                    right = {0: truth.expected(members, number)}
+                for one, result in enumerate(arena.results):
+                    assert (result == right[one]).all(), f"round {number}, array {one}"
                 if narrowing is not None:
                     narrowing.turn()
                 sums += 1

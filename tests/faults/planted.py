@@ -470,8 +470,8 @@ PLANES: list[_Slip] = [
     (
         "only_the_first_workers_hear_if_all_hosts_share_an_arena",
         "fabric/planes/rings.py",
-        "            under_way = {self._line.receive(first, ring, agreeing)}\n",
-        "            under_way = set()\n            agreeing[0] = len(self._hosts)\n",
+        "            under_way = {self._line.receive(first, ring, sums)}\n",
+        "            under_way = set()\n            sums[:] = len(self._hosts)\n",
     ),
     (
         "an_arena_that_is_released_stays_for_others_to_find",
@@ -511,9 +511,9 @@ PLANES: list[_Slip] = [
     ),
     (
         "a_message_is_sent_on_before_it_has_come",
-        "fabric/planes/rings.py",
-        "            and self._begun < course.begun + self._here\n",
-        "            and self._begun <= course.begun + self._here\n",
+        "fabric/planes/travels.py",
+        "            and self._sent < self._begun + self._here\n",
+        "            and self._sent <= self._begun + self._here\n",
     ),
     (
         "a_model_that_is_being_written_over_is_taken_as_whole",

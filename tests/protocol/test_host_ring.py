@@ -17,6 +17,7 @@ from spotmpi.protocol.host_ring import (
     cut,
     exchanges,
     orders,
+    passages,
 )
 
 HOSTS = st.lists(st.integers(1, 7), min_size=2, max_size=5)
@@ -194,3 +195,51 @@ def test_what_goes_straight_has_one_owner_and_partners_that_know_each_other(
     assert len(rings) <= max(1, -(-size // message))
     for ring in rings:
         assert all(pairs[host, ring] == pairs[0, ring] for host in range(len(workers)))
+
+
+@given(
+    HOSTS,
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 4)), max_size=7),
+    st.integers(1, 64),
+    st.integers(0, 3),
+)
+def test_all_hosts_get_what_one_gives_once_in_any_order_of_messages(
+    workers: list[int], drawn: list[tuple[int, int]], message: int, seed: int
+) -> None:
+    hosts, draw = len(workers), random.Random(seed)
+    arrays = [(size, giver % hosts) for size, giver in drawn]
+    seen = [[[giver == host] * size for size, giver in arrays] for host in range(hosts)]
+    crew = [
+        (host, place, one)
+        for host, count in enumerate(workers)
+        for place in range(count)
+        for one in passages(arrays, workers, host, place, message)
+    ]
+    sent, got = [0] * len(crew), [0] * len(crew)
+    lines: dict[tuple[int, int, int], deque[tuple[int, slice]]] = {}
+    while True:
+        moves = []
+        for index, (host, place, one) in enumerate(crew):
+            if sent[index] < min(one.begun + got[index], len(one.outgoing)):
+                moves.append((index, True))
+            if lines.get((host, place, one.ring)):
+                moves.append((index, False))
+        if not moves:
+            break
+        index, sends = draw.choice(moves)
+        host, place, one = crew[index]
+        if sends:
+            which, part = one.outgoing[sent[index]]
+            assert all(seen[host][which][part]), "it is there"
+            to = (host + 1) % hosts, one.after, one.ring
+            lines.setdefault(to, deque()).append((which, part))
+            sent[index] += 1
+        else:
+            which, part = lines[host, place, one.ring].popleft()
+            assert (which, part) == one.incoming[got[index]]
+            assert not any(seen[host][which][part]), "it comes once"
+            seen[host][which][part] = [True] * (part.stop - part.start)
+            got[index] += 1
+    assert all(all(array) for host in seen for array in host)
+    for (_, _, one), out, there in zip(crew, sent, got, strict=True):
+        assert (out, there) == (len(one.outgoing), len(one.incoming))

@@ -27,7 +27,7 @@ from spotmpi.fabric import Fetch
 from spotmpi.fabric.mpi.calls import MPI, PAUSE, is_failure, is_lost, let_go, peers_lost
 from spotmpi.fabric.mpi.given_up import GivenUp
 from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Answering", "Asking", "Came"]

@@ -8,7 +8,7 @@ from spotmpi.arrays.backend import HOST, Buffer, backend_of
 from spotmpi.fabric.mpi.calls import MPI, Path, collective, is_broken, sum_in_place, threads
 from spotmpi.fabric.mpi.line import MpiLine
 from spotmpi.fabric.planes.plane import Part, Plane, Ways
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 from spotmpi.protocol.membership import WorkerId
 
 

@@ -26,7 +26,7 @@ from spotmpi.fabric.mpi.calls import (
     threads,
 )
 from spotmpi.fabric.mpi.paths import Paths
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 from spotmpi.fabric.retired import Retired
 from spotmpi.protocol.joining import Stage, after
 from spotmpi.protocol.membership import WorkerId

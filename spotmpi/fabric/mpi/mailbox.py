@@ -34,7 +34,7 @@ from spotmpi.fabric.mpi.calls import (
 )
 from spotmpi.fabric.mpi.given_up import GivenUp
 from spotmpi.fabric.mpi.messenger import Messenger
-from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.fabric.planes.travels import MESSAGE
 from spotmpi.fabric.retired import Retired
 from spotmpi.protocol.membership import WorkerId
 

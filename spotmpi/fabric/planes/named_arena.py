@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from spotmpi.arrays.backend import HOST
 from spotmpi.fabric.neighbours.shared_memory import bytes_of
 from spotmpi.fabric.planes.plane import Arena, Part, Shape, Sum
-from spotmpi.fabric.planes.rings import MESSAGE, Rings
+from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_arena import SMALL
-from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
+from spotmpi.fabric.planes.travels import MESSAGE
+from spotmpi.protocol.host_ring import FIRST, GIVEN, RING, STRAIGHT
 from spotmpi.protocol.trials import Choice, Trial
 
 __all__ = ["TRIED", "NamedArena", "ways_of"]
@@ -37,6 +38,8 @@ def ways_of(shape: Shape) -> Sequence[str]:
     size = bytes_of(shape.dtype, shape.size)
     if shape.size <= SMALL:
         return (FIRST,)
+    if shape.by_one and size > MESSAGE:
+        return (GIVEN,)
     if size >= _LARGE or shape.narrowing is not None:
         return (RING,)
     return (FIRST, STRAIGHT) if size <= MESSAGE else (STRAIGHT, RING)

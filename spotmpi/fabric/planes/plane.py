@@ -34,6 +34,9 @@ class Shape(NamedTuple):
     """The library of the array. An array of `HOST` always lies in the memory of the host."""
     narrowing: Narrowing | None = None
     """How its sums are narrowed where they travel between hosts; None: they are not."""
+    by_one: bool = False
+    """True if one worker brings it as a rule, with weight 1, and the others nothing. All arrays of
+    such an arena are alike, and are brought before the first of them is started."""
 
 
 Move = Callable[[slice, Sequence[Buffer], Sequence[float]], None]
@@ -71,6 +74,8 @@ class Arena:
         in_place: bool,
         state: DoubleBuffer | None = None,
     ) -> None:
+        if any(shape.by_one for shape in layout) and any(shape != layout[0] for shape in layout):
+            raise ValueError("arrays that one worker each brings must be alike")
         self.layout = layout
         self.state = state
         """The state that sums may go right into, with room for the next one."""

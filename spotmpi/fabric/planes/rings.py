@@ -1,9 +1,7 @@
 """Sums between hosts, made while they travel: `protocol.host_ring` says which messages there are.
 
 A message of a ring is added to this host's contributions, or copied, as soon as it is here, and is
-sent on while the next ones come. It comes to memory of these rings' own, a room, and never to a
-result. So only this code writes to results, and MPI cannot touch them with messages that were given
-up. Messages that leave are read from contributions and results.
+sent on while the next ones come (`travels`).
 
 A narrowed sum travels as bytes, from room to room. Each host widens the bytes that come, adds its
 own contributions in float32, and narrows the sum. The bytes of the sum's owner go round unchanged,
@@ -12,35 +10,38 @@ so all hosts make the same of them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from spotmpi.arrays.backend import HOST, Buffer
-from spotmpi.arrays.narrowing import NARROWED_BLOCK, Narrowing, narrowed_bytes
+from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.planes.plane import Handle, Line
-from spotmpi.protocol.host_ring import Course, carried, courses, exchanges
+from spotmpi.fabric.planes.travels import (
+    Brought,
+    GivenTravel,
+    Link,
+    NarrowTravel,
+    Travel,
+    WideTravel,
+    most_of,
+    of_slice,
+    taken_from,
+    travel_all,
+    write_sum,
+)
+from spotmpi.protocol.host_ring import Course, Passage, carried, courses, exchanges, passages
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["MESSAGE", "Rings"]
+__all__ = ["Rings"]
 
-MESSAGE = 60 << 10
-"""Bytes of a message. MPI sends these at once and whole (over TCP up to 64 KB, with its header).
-For larger ones it asks first: if a worker is lost, these can be neither finished nor taken back."""
+R = TypeVar("R", Course, Passage)
 
 _AHEAD = 64
 """Most messages that a worker waits for at a time, and most that it sends, over all its rings."""
 
 _FEWEST = 4
 """The same limit for each single ring is never less than this."""
-
-
-Brought = tuple[Buffer, float]
-"""A contribution and its weight."""
-
-_SENT = -1
-"""Stands for the number of a message that was sent."""
 
 
 class Rings:
@@ -85,37 +86,49 @@ class Rings:
         if not self.leads:
             return
         ring, size = self._beside, len(result)
-        rooms = [_taken_from(self._rooms) for _ in self._hosts]
+        rooms = [taken_from(self._rooms) for _ in self._hosts]
         seen = [room.view(result.dtype)[:size] for room in rooms]
-        _add_up(brought, seen[self._host])
+        write_sum(brought, seen[self._host])
         under_way: set[Handle] = set()
         for host, room in enumerate(seen):
             if host != self._host:
                 under_way.add(self._line.receive(self._hosts[host][0], ring, room))
                 under_way.add(self._line.send(self._hosts[host][0], ring, seen[self._host]))
         self._finish(under_way)
-        _add_up([(one, 1.0) for one in seen], result)
+        write_sum([(one, 1.0) for one in seen], result)
         self._rooms += rooms
 
-    def all_agree(self, flag: bool) -> bool:
-        """Return True if ``flag`` is true on all hosts. Workers of one host give the same one, so
-        the first worker speaks for them. Collective. Raises PeersLost."""
-        own, agreeing = HOST.zeros("float64", 1), HOST.zeros("float64", 1)
-        own[0] = flag
-        self.by_firsts([(own, 1.0)], agreeing)
+    def total(self, said: Sequence[float]) -> list[float]:
+        """Return the sums of what hosts say: numbers that fit into a message. Workers of one host
+        say the same, so the first worker speaks for them. Collective. Raises PeersLost."""
+        own, sums = (HOST.zeros("float64", len(said)) for _ in range(2))
+        own[:] = said
+        self.by_firsts([(own, 1.0)], sums)
         ring, (first, *others) = self._beside, self._hosts[self._host]
         if self.leads:
-            under_way = {self._line.send(other, ring, agreeing) for other in others}
+            under_way = {self._line.send(other, ring, sums) for other in others}
         else:
-            under_way = {self._line.receive(first, ring, agreeing)}
+            under_way = {self._line.receive(first, ring, sums)}
         self._finish(under_way)
-        return int(agreeing[0]) == len(self._hosts)
+        found: list[float] = sums.tolist()
+        return found
+
+    def all_agree(self, flag: bool) -> bool:
+        """Return True if ``flag`` is true on all hosts. Otherwise as `total`."""
+        return self.total([flag]) == [len(self._hosts)]
+
+    def givers(self, brought: Sequence[int]) -> list[int | None]:
+        """Return which host brings each of some arrays, if one worker alone does. ``brought``: how
+        many workers of this host bring each. Otherwise as `total`."""
+        said = [*brought, *(self._host * many for many in brought)]
+        found = [*map(round, self.total(said))]
+        many, hosts = found[: len(brought)], found[len(brought) :]
+        return [host if one == 1 else None for one, host in zip(many, hosts, strict=True)]
 
     def straight(self, brought: Sequence[Brought], result: Buffer) -> None:
         """Add up an array: the sums of the hosts, in their order. Each share of the array comes
         straight to its owner. Otherwise as `sum`."""
-        most = MESSAGE // result.itemsize
-        mine = exchanges(len(result), self.per_host, self._host, self._place, most)
+        mine = exchanges(len(result), self.per_host, self._host, self._place, most_of(result))
         totals: list[tuple[slice, list[Buffer]]] = []
         """This host's shares, each with the rooms for all hosts' sums of it."""
         to_come: list[tuple[slice, Buffer]] = []
@@ -125,14 +138,14 @@ class Rings:
         taken: list[Buffer] = []
 
         def room_for(part: slice) -> Buffer:
-            taken.append(room := _taken_from(self._rooms))
+            taken.append(room := taken_from(self._rooms))
             return room.view(result.dtype)[: part.stop - part.start]
 
         for one in mine:
             partners = [host[who] for host, who in zip(self._hosts, one.partners, strict=True)]
             for part in one.shares[self._host]:
                 rooms = [room_for(part) for _ in self._hosts]
-                _add_up(_of(brought, part), rooms[self._host])
+                write_sum(of_slice(brought, part), rooms[self._host])
                 totals.append((part, rooms))
             for host, partner in enumerate(partners):
                 if host == self._host:
@@ -141,14 +154,14 @@ class Rings:
                 own = totals[len(totals) - len(one.shares[self._host]) :]
                 partial |= {self._line.receive(partner, one.ring, rooms[host]) for _, rooms in own}
                 for part in one.shares[host]:
-                    _add_up(_of(brought, part), result[part])
+                    write_sum(of_slice(brought, part), result[part])
                     rest.add(self._line.send(partner, one.ring, result[part]))
                 for part in one.shares[host]:
                     to_come.append((part, room_for(part)))
                     rest.add(self._line.receive(partner, one.ring, to_come[-1][1]))
         self._finish(partial, rest)
         for part, rooms in totals:
-            _add_up([(room, 1.0) for room in rooms], result[part])
+            write_sum([(room, 1.0) for room in rooms], result[part])
         for one in mine:
             for host, who in enumerate(one.partners):
                 if host != self._host:
@@ -177,219 +190,43 @@ class Rings:
         this host that count, with their weights. Collective over all hosts; other workers of this
         host come at their own time. Raises PeersLost."""
         size, here, place = len(result), self._host, self._place
-        most = MESSAGE // result.itemsize if narrowing is None else _elements(narrowing.form)
-        mine = courses(size, self.per_host, here, place, most)
-        if narrowing is not None:
+        mine = courses(size, self.per_host, here, place, most_of(result, narrowing))
+        travels: list[Travel]
+        if narrowing is None:
+            travels = [
+                WideTravel(one, link, brought, result) for one, link in self._with_links(mine)
+            ]
+        else:
             narrowing.begin(carried(size, self.per_host, here, place))
-        following, last = self._hosts[(here + 1) % len(self._hosts)], self._hosts[here - 1]
-        travels: list[_Travel] = []
-        for course in mine:
-            way = last[course.before], following[course.after], max(_FEWEST, _AHEAD // len(mine))
-            if narrowing is None:
-                travels.append(_Wide(course, self._line, self._rooms, way, brought, result))
-            else:
-                travels.append(
-                    _Narrow(course, self._line, self._rooms, way, brought, result, narrowing)
-                )
-        waiting: _Waiting = {}
-        for travel in travels:
-            waiting |= travel.go_on()
-        while waiting:
-            if self.halted:
-                raise PeersLost("the rings were given up")
-            for handle in self._line.through():
-                travel, number, room = waiting.pop(handle)
-                waiting |= travel.step(number, room)
+            travels = [
+                NarrowTravel(one, link, brought, result, narrowing)
+                for one, link in self._with_links(mine)
+            ]
+        self._travel(travels)
 
-
-def _taken_from(rooms: list[Buffer]) -> Buffer:
-    """Return one of ``rooms``, or a new room if there is none."""
-    return rooms.pop() if rooms else HOST.zeros("uint8", MESSAGE)
-
-
-def _of(brought: Sequence[Brought], part: slice) -> list[Brought]:
-    return [(one[part], weight) for one, weight in brought]
-
-
-def _add_up(inputs: Sequence[Brought], result: Buffer) -> None:
-    if inputs:
-        HOST.kernels.scaled_sum(result, *map(list, zip(*inputs, strict=True)))
-    else:
-        result[:] = 0
-
-
-def _elements(form: str) -> int:
-    """Return the elements of a narrowed message: whole blocks, so that none has two scales."""
-    return MESSAGE // narrowed_bytes(NARROWED_BLOCK, form) * NARROWED_BLOCK
-
-
-class _Travel(ABC):
-    """The way of one array in one ring."""
-
-    def __init__(
-        self,
-        course: Course,
-        line: Line,
-        rooms: list[Buffer],
-        way: tuple[WorkerId, WorkerId, int],
-        brought: Sequence[Brought],
-        result: Buffer,
+    def give(
+        self, brought: Mapping[int, Buffer], results: Sequence[Buffer], givers: Sequence[int]
     ) -> None:
-        self._course = course
-        self._line = line
-        self._rooms = rooms
-        self._before, self._after, self._ahead = way
-        self._brought = brought
-        self._result = result
-        self._asked = 0
-        """The number of incoming messages that were asked for."""
-        self._here = 0
-        """The number of incoming messages that are here and dealt with, from the first on."""
-        self._early: dict[int, Buffer] = {}
-        """The rooms of messages that have come before an earlier one, by number."""
-        self._begun = 0
-        """The number of outgoing messages that were sent."""
-        self._leaving = 0
-        """The number of sent messages that have not left yet."""
-
-    def step(self, number: int, room: Buffer) -> _Waiting:
-        """Go on after message ``number`` has come to ``room``, or after one has left (`_SENT`)."""
-        if number == _SENT:
-            self._leaving -= 1
-            if room is not None:
-                self._rooms.append(room)
-        else:
-            self._early[number] = room
-            while (came := self._early.pop(self._here, None)) is not None:
-                if self._take(self._here, came):
-                    self._rooms.append(came)
-                self._here += 1
-        return self.go_on()
-
-    def go_on(self) -> _Waiting:
-        """Ask for what comes next, and send what can be sent. Return the messages so started."""
-        course, line = self._course, self._line
-        started: _Waiting = {}
-        while self._asked < min(len(course.incoming), self._here + self._ahead):
-            room = _taken_from(self._rooms)
-            handle = line.receive(
-                self._before, course.ring, self._seen(room, course.incoming[self._asked])
-            )
-            started[handle] = self, self._asked, room
-            self._asked += 1
-        while (
-            self._leaving < self._ahead
-            and self._begun < len(course.outgoing)
-            and self._begun < course.begun + self._here
-        ):
-            what, room = self._outgoing(self._begun)
-            started[line.send(self._after, course.ring, what)] = self, _SENT, room
-            self._begun += 1
-            self._leaving += 1
-        return started
-
-    @abstractmethod
-    def _seen(self, room: Buffer, part: slice) -> Buffer:
-        """Return the piece of a room that this part of the array takes."""
-
-    @abstractmethod
-    def _take(self, number: int, room: Buffer) -> bool:
-        """Use message ``number``, which is in this room. Return True if the room is free again."""
-
-    @abstractmethod
-    def _outgoing(self, number: int) -> tuple[Buffer, Buffer]:
-        """Return outgoing message ``number``, and the room in which it lies, or None."""
-
-
-_Waiting = dict[Handle, tuple[_Travel, int, Buffer]]
-"""Messages under way: for each its travel; its number if it comes, else `_SENT`; and its room."""
-
-
-class _Wide(_Travel):
-    """An array that travels as it is. Its sums lie in the result while they travel."""
-
-    def _seen(self, room: Buffer, part: slice) -> Buffer:
-        return room.view(self._result.dtype)[: part.stop - part.start]
-
-    def _take(self, number: int, room: Buffer) -> bool:
-        part = self._course.incoming[number]
-        came = self._seen(room, part)
-        if number < self._course.partial:
-            self._add(part, [(came, 1.0)])
-        else:
-            self._result[part] = came
-        return True
-
-    def _outgoing(self, number: int) -> tuple[Buffer, Buffer]:
-        part = self._course.outgoing[number]
-        if number < self._course.begun:
-            if len(self._brought) == 1 and self._brought[0][1] == 1.0:
-                return self._brought[0][0][part], None
-            self._add(part, [])
-        return self._result[part], None
-
-    def _add(self, part: slice, first: Sequence[Brought]) -> None:
-        """Set this part of the result to ``first`` and what this host brings."""
-        _add_up([*first, *_of(self._brought, part)], self._result[part])
-
-
-class _Narrow(_Travel):
-    """An array that travels narrowed. Its sums lie in rooms while they travel."""
-
-    def __init__(
-        self,
-        course: Course,
-        line: Line,
-        rooms: list[Buffer],
-        way: tuple[WorkerId, WorkerId, int],
-        brought: Sequence[Brought],
-        result: Buffer,
-        narrowing: Narrowing,
-    ) -> None:
-        super().__init__(course, line, rooms, way, brought, result)
-        self._narrowing = narrowing
-        self._inputs = [one for one, _ in brought]
-        self._scales = [weight for _, weight in brought]
-        self._sums = HOST.zeros(result.dtype, _elements(narrowing.form))
-        """Sums with which another host goes on."""
-        self._ready: deque[Buffer] = deque()
-        """Rooms to be sent on, in this order."""
-
-    def _seen(self, room: Buffer, part: slice) -> Buffer:
-        return room[: narrowed_bytes(part.stop - part.start, self._narrowing.form)]
-
-    def _take(self, number: int, room: Buffer) -> bool:
-        part, course = self._course.incoming[number], self._course
-        sent_on = course.begun + number < len(course.outgoing)
-        came = self._seen(room, part)
-        if number >= course.partial:
-            HOST.kernels.widen(self._result[part], came, self._narrowing.form)
-            if sent_on:
-                self._ready.append(room)
-            return not sent_on
-        self._ready.append(self._narrowed(part, came, number >= course.owned))
-        return True
-
-    def _narrowed(self, part: slice, came: Buffer | None, owned: bool) -> Buffer:
-        """Return a room with the narrowed sum of what came, if anything, and this host's part. If
-        it is ``owned``, it is the whole sum, and goes to the result."""
-        narrowing, room = self._narrowing, _taken_from(self._rooms)
-        HOST.kernels.narrow_sum(
-            self._seen(room, part),
-            self._result[part] if owned else self._sums[: part.stop - part.start],
-            narrowing.following[part],
-            narrowing.rest[part],
-            came,
-            [one[part] for one in self._inputs],
-            self._scales,
-            narrowing.form,
+        """Have all hosts have arrays of one type that one worker each brings: do this worker's
+        share for its host. ``givers``: the numbers of their hosts; ``brought``: those of this host,
+        by number. Collective as `sum` is. Raises PeersLost."""
+        if not results:
+            return
+        arrays = [(len(one), giver) for one, giver in zip(results, givers, strict=True)]
+        most = most_of(results[0])
+        mine = passages(arrays, self.per_host, self._host, self._place, most)
+        self._travel(
+            [GivenTravel(one, link, brought, results) for one, link in self._with_links(mine)]
         )
-        return room
 
-    def _outgoing(self, number: int) -> tuple[Buffer, Buffer]:
-        part = self._course.outgoing[number]
-        if number < self._course.begun:
-            room = self._narrowed(part, None, owned=False)
-        else:
-            room = self._ready.popleft()
-        return self._seen(room, part), room
+    def _with_links(self, mine: Sequence[R]) -> Iterator[tuple[R, Link]]:
+        """Yield what this worker does in each of its rings, with the link of that ring."""
+        following = self._hosts[(self._host + 1) % len(self._hosts)]
+        last = self._hosts[self._host - 1]
+        ahead = max(_FEWEST, _AHEAD // max(1, len(mine)))
+        for one in mine:
+            before, after = last[one.before], following[one.after]
+            yield one, Link(self._line, self._rooms, one.ring, before, after, ahead)
+
+    def _travel(self, travels: Sequence[Travel]) -> None:
+        travel_all(travels, self._line, lambda: self.halted)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import UsageError
 from spotmpi.fabric.neighbours.neighbours import Neighbours
 from spotmpi.fabric.neighbours.shared_header import UPDATE, Entry, SharedHeader
@@ -17,7 +18,8 @@ from spotmpi.fabric.planes.plane import Arena, Move, Part, Shape
 from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_results import SharedResults
 from spotmpi.fabric.planes.shared_state import SharedState
-from spotmpi.protocol.host_ring import RING, STRAIGHT, cut
+from spotmpi.fabric.planes.travels import Brought
+from spotmpi.protocol.host_ring import GIVEN, RING, STRAIGHT, cut
 
 __all__ = ["SMALL", "SharedArena"]
 
@@ -172,7 +174,7 @@ class SharedArena(Arena):
         """Do this worker's share of array ``number``, whose contributions are all there. ``way``:
         its way between hosts, if there are several."""
         assert self._sources is not None
-        members, inputs, slices, told = self._sources
+        members, inputs, slices, _ = self._sources
         if self._shares is not None and not _is_one_update(members):
             return
         result, arrays = self.results[number][slices[number]], inputs[number]
@@ -185,14 +187,7 @@ class SharedArena(Arena):
             narrowing.begin([])
         if rings is not None:
             brought = list(zip(arrays, weights, strict=True))
-            if way == RING:
-                rings.sum(brought, result, narrowing)
-            elif way == STRAIGHT:
-                rings.straight(brought, result)
-            else:
-                rings.by_firsts(brought, result)
-                if self.small and rings.leads:
-                    told[number][:] = result
+            self._sum_between(number, brought, result, rings, way, narrowing)
         elif not result.size:
             return
         elif part.move is not None:
@@ -202,6 +197,51 @@ class SharedArena(Arena):
             HOST.kernels.scaled_sum(result, arrays, weights, of=of)
         else:
             result.fill(0)
+
+    def _sum_between(
+        self,
+        number: int,
+        brought: Sequence[Brought],
+        result: Buffer,
+        rings: Rings,
+        way: str,
+        narrowing: Narrowing | None,
+    ) -> None:
+        """Do this worker's share of a sum over several hosts."""
+        assert self._sources is not None
+        if way == GIVEN:
+            if not number:
+                self._give_all(rings)
+        elif way == STRAIGHT:
+            rings.straight(brought, result)
+        elif way == RING:
+            rings.sum(brought, result, narrowing)
+        else:
+            rings.by_firsts(brought, result)
+            if self.small and rings.leads:
+                self._sources.told[number][:] = result
+
+    def _give_all(self, rings: Rings) -> None:
+        """Give all arrays from host to host that one worker alone brings, and sum the others."""
+        assert self._sources is not None
+        members, inputs, *_ = self._sources
+        here: list[list[Brought]] = [
+            [
+                (array, weight)
+                for member, array in zip(members, arrays, strict=True)
+                if (weight := member.weight_in(number))
+            ]
+            for number, arrays in enumerate(inputs)
+        ]
+        givers = dict(enumerate(rings.givers([*map(len, here)])))
+        given = {number: host for number, host in givers.items() if host is not None}
+        rings.give(
+            {at: here[number][0][0] for at, number in enumerate(given) if here[number]},
+            [self.results[number] for number in given],
+            [*given.values()],
+        )
+        for number in sorted(givers.keys() - given.keys()):
+            rings.sum(here[number], self.results[number])
 
     def take(self, number: int) -> None:
         """Copy a small array's sum, which the first worker of this host has left."""

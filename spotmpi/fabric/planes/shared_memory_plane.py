@@ -9,8 +9,9 @@ Two results take turns: while the next one is summed, the last one, the record, 
 worker sums small arrays, such as the control word, by itself.
 
 With several hosts, each has its own result, and sums travel between them (`rings`): large arrays in
-rings, others straight, small ones by the first workers of the hosts. If it is not clear which way
-is fastest, all are tried in the first rounds after a change of the members.
+rings, others straight, small ones by the first workers of the hosts; what one worker brings is
+given on as it is. If it is not clear which way is fastest, all are tried in the first rounds after
+a change of the members.
 
 A worker that waits sleeps, and looks for losses after each sleep (`host_barrier`). Arenas without a
 name go by MPI, and small ones unless a large one goes before them in the same round; so does
