@@ -77,6 +77,17 @@ def test_calls_of_pytorch_are_those_measured() -> None:
     assert measured == {}, "not on the page"
 
 
+def test_calls_between_hosts_are_those_measured() -> None:
+    page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
+    measured = {cell["call"]: cell for cell in results("calls-hosts")["cells"]}
+    for call, *said in pages.table(page, "What it takes", 6):
+        cell = measured.pop(call)
+        assert (cell["workers"], cell["hosts"]) == (4, 2)
+        took = [1e3 * median(cell[f"{side}_s"]) for side in ("spotmpi", "gloo")]
+        assert close(said, [*took, cell["times_gloo"][0]])
+    assert measured == {}, "not on the page"
+
+
 def test_losses_of_pytorch_are_those_measured() -> None:
     page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
     measured = {cell["params"]: cell["spotmpi"] for cell in results("recovery-ddp")["cells"]}
