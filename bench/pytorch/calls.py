@@ -113,8 +113,7 @@ def to_json(found: Measured) -> dict[str, Any]:
     """All times, in the values of JSON."""
     times = {f"{side}_s": seconds for side, seconds in found.sides.items()}
     known = {"workers": found.workers, "hosts": found.hosts, "call": found.call}
-    known["times_gloo"] = found.of_gloo
-    return {**known, **times}
+    return {**known, "times_gloo": found.of_gloo, **times}
 
 
 def _measure(workers: int, options: argparse.Namespace) -> list[Measured]:

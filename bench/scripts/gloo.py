@@ -11,7 +11,7 @@ from typing import Any
 
 from spotmpi.errors import UsageError
 
-__all__ = ["check", "joined", "sees_devices", "there"]
+__all__ = ["check", "interface", "joined", "sees_devices", "there"]
 
 _LOOPBACK = "lo"
 
@@ -33,6 +33,11 @@ def sees_devices() -> bool:
     return found
 
 
+def interface() -> str:
+    """Return the first network interface that is not the loopback."""
+    return next(name for _, name in socket.if_nameindex() if name != _LOOPBACK)
+
+
 def joined(rank: int, size: int, store: Path, alone: bool) -> Callable[[Any], None]:
     """Sums an array of NumPy or CuPy over so many processes, in place. Collective.
 
@@ -43,10 +48,9 @@ def joined(rank: int, size: int, store: Path, alone: bool) -> Callable[[Any], No
     torch: Any = import_module("torch")
     dist: Any = import_module("torch.distributed")
     torch.set_num_threads(1)
-    others = [name for _, name in socket.if_nameindex() if name != _LOOPBACK]
     options = dist.ProcessGroupGloo._Options()
     options._devices = [
-        dist.ProcessGroupGloo.create_device(interface=_LOOPBACK if alone else others[0])
+        dist.ProcessGroupGloo.create_device(interface=_LOOPBACK if alone else interface())
     ]
     group = dist.ProcessGroupGloo(dist.FileStore(str(store), size), rank, size, options)
 

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spotmpi.bench.measuring import turns
 from spotmpi.bench.measuring.models import resnet50
+from spotmpi.bench.scripts import gloo
 
 _BUCKETS = 4
 """Steps after which DDP's buckets are what they stay, and spotmpi has seen so."""
@@ -132,8 +133,8 @@ def main(file: Path, count: int, seconds: float) -> None:
     # Torch's own, which that of a worker of a job stands in for.
     init = dist.init_process_group.__wrapped__
     init("gloo", init_method=f"tcp://{meeting[0]}", rank=rank, world_size=size)
-    gloo = DistributedDataParallel(model)
-    found |= take(clock, {"gloo": lambda: step(gloo)})
+    theirs = DistributedDataParallel(model)
+    found |= take(clock, {"gloo": lambda: step(theirs)})
     if rank == 0:
         file.write_text(json.dumps({"ddp": found}))
     dist.barrier()
@@ -151,6 +152,7 @@ def _address() -> str:
 
 
 if __name__ == "__main__":
-    line = next(name for _, name in socket.if_nameindex() if name != "lo")
-    os.environ["GLOO_SOCKET_IFNAME"] = line
+    os.environ["GLOO_SOCKET_IFNAME"] = gloo.interface()
+    # Torch would leave its own in the system's folder for temporary files.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(sys.argv[1]).parent / "inductor")
     main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

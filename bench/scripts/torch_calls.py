@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from spotmpi.bench.measuring import turns
+from spotmpi.bench.scripts import gloo
 from spotmpi.settings import Settings
 from spotmpi.torch.process_group import BACKEND, WorkerGroup, register, the_group
 
@@ -87,17 +87,14 @@ def main(file: Path, count: int, names: list[str]) -> None:
         found[name] = turns.compare(clock, count, sides, _BLOCK, _MOST)
     if rank == 0:
         file.write_text(json.dumps(found), encoding="utf-8")
-    MPI.COMM_WORLD.Barrier()
-    if Settings.from_environ().job:
-        the_one = the_group()
-        assert the_one is not None
-        the_one.shutdown()
+    ours = the_group()
+    assert ours is not None
+    ours.shutdown()
     os._exit(0)  # gloo's own end may wait for ever, for workers that are gone
 
 
 if __name__ == "__main__":
     if Settings.from_environ().job:  # on several hosts
-        line = next(name for _, name in socket.if_nameindex() if name != "lo")
-        os.environ["GLOO_SOCKET_IFNAME"] = line
+        os.environ["GLOO_SOCKET_IFNAME"] = gloo.interface()
     _, out, turns_, *asked = sys.argv
     main(Path(out), int(turns_), asked)

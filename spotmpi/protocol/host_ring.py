@@ -207,7 +207,7 @@ def carried(size: int, workers: Sequence[int], host: int, worker: int) -> list[s
 
 
 def _slices_of(size: int, workers: Sequence[int], message: int) -> int:
-    """Return into how many slices an array is cut, so that none is less than a message."""
+    """Return into how many slices an array is cut: no more than it has messages."""
     return min(max(workers), max(1, -(-size // message)))
 
 

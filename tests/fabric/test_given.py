@@ -76,9 +76,9 @@ def check(workers: Sequence[Worker], number: int, arrays: Sequence[int | None]) 
     for worker, array in zip(workers, arrays, strict=True):
         if array is not None:
             sums[array] += numbers(worker.me, number)
-    for found in at_once(workers, Worker.round):
-        assert all(np.array_equal(one, total) for one, total in zip(found, sums, strict=False))
-        assert found[-1][0] == sum(worker.me for worker in workers)
+    for *found, word in at_once(workers, Worker.round):
+        assert all(np.array_equal(one, total) for one, total in zip(found, sums, strict=True))
+        assert word[0] == sum(worker.me for worker in workers)
     assert not any(worker.by_mpi_instead for worker in workers)
     return sum(line.bytes for line in lines) - before
 
@@ -99,7 +99,7 @@ def test_all_get_what_each_brings_and_each_host_is_sent_each_number_once(
 
 
 def test_what_is_not_given_anew_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is why others do several rounds: results take turns."""
+    """`check` sees it: a result has the numbers of the round before the last one."""
     workers = company(1, 2)
     furnish(workers, 3)
     for number in range(3):

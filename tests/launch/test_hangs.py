@@ -131,7 +131,7 @@ def test_the_last_newcomer_is_revoked_when_a_round_does_not_end(start, patient: 
     )
     running.until(r"worker 3 on \S+ has joined")
     os.kill(running.pid, signal.SIGINT)
-    assert running.wait() == 130
+    assert running.wait() == EXIT_ENDED
 
 
 @pytest.mark.matrix

@@ -174,14 +174,11 @@ class SharedArena(Arena):
         """Do this worker's share of array ``number``, whose contributions are all there. ``way``:
         its way between hosts, if there are several."""
         assert self._sources is not None
-        members, inputs, slices, _ = self._sources
+        members, _, slices, _ = self._sources
         if self._shares is not None and not _is_one_update(members):
             return
-        result, arrays = self.results[number][slices[number]], inputs[number]
-        weights = [member.weight_in(number) if self.weighs else 1.0 for member in members]
-        if not all(weights):  # what does not count may be anything, NaN too
-            arrays = [one for one, weight in zip(arrays, weights, strict=True) if weight]
-            weights = [weight for weight in weights if weight]
+        result = self.results[number][slices[number]]
+        arrays, weights = self._counted(number)
         narrowing = part.narrowing
         if narrowing is not None and (rings is None or way != RING):
             narrowing.begin([])
@@ -197,6 +194,16 @@ class SharedArena(Arena):
             HOST.kernels.scaled_sum(result, arrays, weights, of=of)
         else:
             result.fill(0)
+
+    def _counted(self, number: int) -> tuple[list[Buffer], list[float]]:
+        """Return what members bring to array ``number``, and its weights; nothing with weight 0."""
+        assert self._sources is not None
+        members, arrays = self._sources.members, self._sources.inputs[number]
+        weights = [member.weight_in(number) if self.weighs else 1.0 for member in members]
+        if not all(weights):  # what does not count may be anything, NaN too
+            arrays = [one for one, weight in zip(arrays, weights, strict=True) if weight]
+            weights = [weight for weight in weights if weight]
+        return arrays, weights
 
     def _sum_between(
         self,
@@ -223,15 +230,8 @@ class SharedArena(Arena):
 
     def _give_all(self, rings: Rings) -> None:
         """Give all arrays from host to host that one worker alone brings, and sum the others."""
-        assert self._sources is not None
-        members, inputs, *_ = self._sources
         here: list[list[Brought]] = [
-            [
-                (array, weight)
-                for member, array in zip(members, arrays, strict=True)
-                if (weight := member.weight_in(number))
-            ]
-            for number, arrays in enumerate(inputs)
+            [*zip(*self._counted(number), strict=True)] for number in range(len(self.layout))
         ]
         givers = dict(enumerate(rings.givers([*map(len, here)])))
         given = {number: host for number, host in givers.items() if host is not None}

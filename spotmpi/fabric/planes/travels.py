@@ -27,11 +27,11 @@ __all__ = [
     "NarrowTravel",
     "Travel",
     "WideTravel",
-    "write_sum",
     "most_of",
     "of_slice",
     "taken_from",
     "travel_all",
+    "write_sum",
 ]
 
 MESSAGE = 60 << 10

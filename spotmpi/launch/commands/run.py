@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         default=str(STALL_TIMEOUT),
         help="a worker counts as revoked when others have waited for it, and it has done nothing, "
-        f"for so many seconds ({STALL_TIMEOUT}; 0: never)",
+        f"for so many seconds ({STALL_TIMEOUT}; 0: never); a round that lasts longer ends the job",
     )
     parser.add_argument(
         "--name",

@@ -168,8 +168,8 @@ class Stalls:
         began = f"for {self._long:.0f} s (--stall-timeout) "
         if not at_messages:
             return began + (
-                "all workers waited in one round, which did not end: the network between them, or "
-                "spotmpi, is at fault"
+                "all workers waited in one round, which did not end: the network between them is "
+                "at fault, or spotmpi, or the round takes longer than that"
             )
         names = f"worker{'s' * (len(at_messages) > 1)} {', '.join(map(str, at_messages))}"
         return began + (
