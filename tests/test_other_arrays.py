@@ -275,7 +275,7 @@ def test_a_newcomer_that_learns_brings_the_same_memory_as_the_others(what: Any, 
     """It knows the kind of the round, and not what its script will sum."""
     with trainer() as one:
         known = one._participant._exchange.memory
-        known.follow(Payload(kind, 5))
+        known.carry(Payload(kind, 5))
         (shape,) = known.alone.layout
     assert (shape.dtype, shape.backend is DEVICE) == what
 

@@ -66,7 +66,9 @@ def boundary(
     if (astray := word.astray) is not None:  # what it says is said again
         return START._replace(astray=astray)
     kind, over, leaving = word.kind, word.over, word.leaving
-    payload = None if kind in (STEP, END) else _payload(kind, word, last, full)
+    payload = None
+    if kind not in (STEP, END) and not word.brought:
+        payload = _payload(kind, word, last, full)
     everybody = leaving >= full + learnt
     stops = stopping or (not over and (word.stop or everybody))
     # Not when a newcomer has just learnt: it cannot report this step if all others leave. And not

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 29
+WORDS = 30
 MOST_WORKERS = 1 << 20
 _MOST_SQUARED = 1 << 16
 """Bytes of the largest value whose square is sent: of such squares all sums are exact."""
@@ -43,7 +43,7 @@ SUMS = {
 that learns knows only the kind, and must bring the same memory as the others."""
 _SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(11, 18)
 _STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _SQUARE, _DIGESTED, _DIGEST = range(18, 25)
-_CALL, _RECENT, _RECENT_CALL = range(_DIGEST + _PIECES, WORDS)
+_CALL, _RECENT, _RECENT_CALL, _BROUGHT = range(_DIGEST + _PIECES, WORDS)
 
 
 class ControlWord(NamedTuple):
@@ -79,6 +79,8 @@ class ControlWord(NamedTuple):
     call: int = 0
     """Stands for what is asked for: a number of 32 bits, the same on workers that ask for the
     same."""
+    brought: bool = False
+    """True if this worker has brought what it asks for."""
     digest: int | None = None
     """Digest of the parameters before this round."""
 
@@ -101,6 +103,7 @@ class ControlWord(NamedTuple):
         word[_CALL] = code = code_of(self.kind, self.call)
         if self.recent:
             word[_RECENT], word[_RECENT_CALL] = 1, code
+        word[_BROUGHT] = self.brought
         if self.digest is not None:
             word[_DIGESTED] = 1
             word[_DIGEST:_CALL] = pieces(self.digest)
@@ -184,6 +187,11 @@ class ControlSum(NamedTuple):
         """Bytes of the value that one worker has for all, or of the values of all workers; 0 if
         there is none."""
         return int(self.values[_NUMBERS])
+
+    @property
+    def brought(self) -> bool:
+        """True if all have brought what they ask for: no other round is needed for it."""
+        return 0 < self.values[_BROUGHT] == self.workers
 
     @property
     def alike(self) -> bool:

@@ -5,6 +5,10 @@ right behind the first arena, so that both may start early. A round for the numb
 sum, for the value of a `once`, or for what a `gather` brings, carries only that. A round in which
 all wait for the value of a `once` carries nothing. The control word goes with each. All is local.
 
+Scripts mostly make the same calls in each step. So what a small mean or sum needs goes along with
+the usual round in which all are likely to ask for it. Who asks for that brings it at once. If all
+bring it, they need no second round; else nobody looks at it.
+
 Where each worker brings words of its own, large ones have an array for each worker, and so nobody
 adds zeros to the others'. Small ones lie in one array, one behind the other.
 """
@@ -19,8 +23,9 @@ from spotmpi.arrays.flat_parts import cut
 from spotmpi.arrays.word_view import WORDS_OF, WordView
 from spotmpi.fabric import Arena, Between, Buffer, Fabric, Part, Shape
 from spotmpi.protocol import control_word
-from spotmpi.protocol.boundary import Payload
+from spotmpi.protocol.boundary import Boundary, Payload
 from spotmpi.protocol.host_ring import RING
+from spotmpi.protocol.likely_calls import LikelyCalls
 from spotmpi.rounds.state_transfer import StateTransfer
 
 _MOST_SUMS = 4
@@ -37,6 +42,9 @@ last array is there. They are so large that all of them go in rings between host
 fixed cost of a part counts little."""
 _MOST_PARTS = 64
 """Most parts of a sum."""
+
+_MOST_ALONG = 1 << 14
+"""Most words that go along with a round in which they may not be asked for."""
 
 
 def parts_of_sum(dtype: str, size: int) -> list[int]:
@@ -61,8 +69,13 @@ class RoundMemory:
         self._last: Sequence[Arena] = ()
         self._word = fabric.arena([Shape("float64", control_word.WORDS)], "word")
         self.payload: Payload | None = None
-        """What goes alone with the open round, or the next; None: it carries the model's size."""
+        """What goes alone with the open round, or the next; None: it carries the model's size. From
+        `hear` to `follow`: what the round has carried that workers had asked for."""
+        self._along: Payload | None = None
+        """What goes along with the model's size."""
+        self._calls = LikelyCalls()
         self._alone: Arena | None = None
+        """The arena of either."""
         self._sums: dict[Payload, Arena] = {}
         """The arenas of the last sums: a script mostly asks for the same ones again."""
 
@@ -73,8 +86,8 @@ class RoundMemory:
 
     @property
     def data(self) -> list[Part]:
-        """The parts of the first arena of the last round, which was one of steps."""
-        return self._last[0].parts
+        """The parts of what the last round has summed for a step."""
+        return (self._last[0] if self.payload is None else self.alone).parts
 
     def way(self, found: Between) -> dict[str, Any]:
         """Return for the trace how these parts were summed between hosts."""
@@ -107,7 +120,8 @@ class RoundMemory:
     def open(self) -> None:
         """Begin the next round."""
         self.transfer.open()
-        arenas = self._usual() if self._alone is None else (self._alone,)
+        alone = () if self._alone is None else (self._alone,)
+        arenas = alone if self.payload is not None else (*self._usual(), *alone)
         self._open = (*arenas[:1], *self.transfer.arena, *arenas[1:])
         self.unfuse()
 
@@ -133,11 +147,22 @@ class RoundMemory:
         """Write the control word."""
         self._word.contributions[0][:] = word.encode()
 
-    def heard(self, workers: int) -> control_word.ControlSum:
-        """Return the sum of the last round's control words."""
-        return control_word.total(self._word.record[0], workers)
+    def hear(self, workers: int) -> control_word.ControlSum:
+        """Return the sum of the last round's control words. If all have brought what they ask for,
+        it is as if that round had carried nothing else."""
+        word = control_word.total(self._word.record[0], workers)
+        if word.brought and word.astray is None:
+            self.payload, self._along = self._along, None
+            self._calls.note(self.payload)
+        return word
 
-    # Rounds that carry one array alone, or none.
+    # Rounds that carry one array alone, or none, and what goes along with others.
+
+    def carries(self, kind: int, size: int) -> bool:
+        """Return True if the open round, or the next one, carries what a call of this kind brings:
+        ``size`` words or numbers, as `Payload` has them."""
+        there = self.payload or self._along
+        return there is not None and (there.kind, there.size) == (kind, size)
 
     @property
     def numbers(self) -> int:
@@ -146,14 +171,10 @@ class RoundMemory:
 
     @property
     def alone(self) -> Arena:
-        """What goes alone with the open round, or the next one, or went with the last one."""
+        """What goes alone with the open round or along with it, or with the next one, or went with
+        the last one."""
         assert self._alone is not None
         return self._alone
-
-    @property
-    def answering(self) -> bool:
-        """True if the next round belongs to the same call of `once` as the last one."""
-        return self.payload is not None and self.payload.kind == control_word.ONCE
 
     def bring_to(self, place: int) -> Buffer:
         """Return what this worker brings to this place, for it to write; it brings nothing to the
@@ -168,8 +189,9 @@ class RoundMemory:
         return self._at_places(self.alone.record)
 
     def _at_places(self, flats: Sequence[Buffer]) -> Sequence[Buffer]:
-        assert self.payload is not None
-        many, size = self.payload.places, self.payload.size
+        there = self.payload or self._along
+        assert there is not None
+        many, size = there.places, there.size
         if len(flats) == many:
             return flats
         (flat,) = flats
@@ -177,22 +199,39 @@ class RoundMemory:
 
     def expect(self, shape: Shape) -> None:
         """Make the next round carry this shape and nothing else, for all to read."""
-        self.payload = Payload(control_word.MEAN, shape.size)
+        self.payload, self._along = Payload(control_word.MEAN, shape.size), None
         self._alone = self._fabric.arena([shape])
 
-    def follow(self, payload: Payload | None) -> None:
-        """Make the next round carry this and nothing else; None: the model's size."""
-        self.payload, self._alone = payload, None
-        if payload is None:
-            return
+    def follow(self, after: Boundary) -> None:
+        """Make the next round carry what follows from the last one."""
+        if self.payload is None and after.astray is None:
+            self._calls.note(after.payload)
+        likely = None
+        if not self.transfer.idle:  # a newcomer must come to the same
+            self._calls.clear()
+        # A newcomer might come now, which does not know of it. And where all stop there may be
+        # rounds before the script has read the last answer.
+        elif not (after.changes or after.stops or after.over):
+            likely = self._calls.next
+        self.carry(after.payload, likely if after.payload is None else None)
+
+    def carry(self, payload: Payload | None, likely: Payload | None = None) -> None:
+        """Make the next round carry this and nothing else; None: the model's size, and along with
+        it what is ``likely`` to be asked for, if that is little."""
+        along = likely if likely is not None and _is_little(likely) else None
+        self.payload, self._along = payload, along
+        there = payload or along
+        self._alone = None if there is None else self._arena_for(there)
+
+    def _arena_for(self, payload: Payload) -> Arena:
         if payload.kind == control_word.WORDS_OF_ALL and payload.size < _LEAST_OWN:
-            self._alone = self._fabric.arena([Shape(_WORDS, payload.size * payload.places)])
-        elif payload.kind in _TYPES:
-            self._alone = self._sums.pop(payload, None) or self._arena_of_sum(payload)
-            self._sums[payload] = self._alone  # as the last one
-        else:
-            dtype = "float64" if payload.kind == control_word.MEAN else "uint8"
-            self._alone = self._fabric.arena([Shape(dtype, payload.size)] * bool(payload.size))
+            return self._fabric.arena([Shape(_WORDS, payload.size * payload.places)])
+        if payload.kind in _TYPES:
+            found = self._sums.pop(payload, None) or self._arena_of_sum(payload)
+            self._sums[payload] = found  # as the last one
+            return found
+        dtype = "float64" if payload.kind == control_word.MEAN else "uint8"
+        return self._fabric.arena([Shape(dtype, payload.size)] * bool(payload.size))
 
     def _arena_of_sum(self, payload: Payload) -> Arena:
         """Make an arena that the plane may share between workers, in place of the oldest one."""
@@ -210,6 +249,21 @@ class RoundMemory:
         name = f"sum/{payload.kind}/{payload.places}/{payload.size}"
         shapes = [Shape(dtype, size, backend, by_one=words) for size in sizes]
         return self._fabric.arena(shapes, name)
+
+
+_ALONG = {
+    control_word.MEAN: WORDS_OF["float64"],
+    control_word.SUM32: WORDS_OF["float32"],
+    control_word.SUM64: WORDS_OF["float64"],
+    control_word.WORDS_OF_ONE: 1,
+    control_word.WORDS_OF_ALL: 1,
+}
+"""Kinds of what may go along with a round, and the words that each number of it has."""
+
+
+def _is_little(payload: Payload) -> bool:
+    """Return True if this may go along with a round that does not need it."""
+    return 0 < _ALONG.get(payload.kind, 0) * payload.size * payload.places <= _MOST_ALONG
 
 
 _WORDS = WordView.dtype

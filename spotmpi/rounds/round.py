@@ -134,7 +134,8 @@ class BeginRound(Round):
 
 
 class MeanRound(Round):
-    """Two rounds: the first says how many numbers a mean is asked of, the second carries them.
+    """One or two rounds: the first says how many numbers a mean is asked of. It carries them if a
+    mean of this many was expected; else the second one does.
 
     Only the first may have the size that a worker expects that takes a step by mistake.
     """
@@ -145,25 +146,29 @@ class MeanRound(Round):
         super().__init__(memory)
         flat = exact_means.numbers_of(x)
         self._numbers, self._asked = exact_means.encode(flat), len(flat)
-        self.answer: list[float] = []
+        self.answer: list[float] | None = None
 
     def bring(self) -> None:
-        """Bring the numbers, if this is the second round."""
-        if self.memory.numbers:
+        """Bring the numbers, if the round carries them."""
+        super().bring()
+        if self._is_carried:
             self.memory.alone.contributions[0][...] = self._numbers
-        else:
-            super().bring()
 
     def says(self) -> dict[str, Any]:
-        """Return how many numbers there are."""
-        return {"numbers": self._asked}
+        """Return how many numbers there are, and if they are brought with the first round."""
+        brought = self.memory.payload is None and self._is_carried
+        return {"numbers": self._asked, "brought": brought}
+
+    @property
+    def _is_carried(self) -> bool:
+        return self.memory.carries(self.kind, len(self._numbers))
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """Note the answer, if this is the second round."""
+        """Note the answer, if this round has carried the numbers."""
         word.check_numbers(self._asked, number)
-        if self.memory.numbers:
+        if self.memory.payload is not None:
             self.answer = exact_means.decode(self.memory.alone.record[0], len(full))
         return None
 
@@ -186,7 +191,7 @@ class OnceRound(Round):
 
     def bring(self) -> None:
         """Bring the value, if it is due and this worker has it."""
-        if self.mine is not None and self.memory.answering and self.memory.numbers:
+        if self.mine is not None and self._is_carried:
             self.memory.alone.contributions[0][:] = memoryview(self.mine)
         else:
             super().bring()
@@ -199,9 +204,15 @@ class OnceRound(Round):
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
         """Take the value, if the worker that had it lived to bring it."""
-        if self.memory.answering and self.memory.numbers and word.size:
+        if self._is_carried and word.size:
             self.answer = self.memory.alone.record[0].tobytes()
         return None
+
+    @property
+    def _is_carried(self) -> bool:
+        """True if the open round, or the last one, carries a value."""
+        payload = self.memory.payload
+        return payload is not None and payload.kind == control_word.ONCE and payload.size > 0
 
 
 class GatherRound(Round):
@@ -278,10 +289,11 @@ class Summed(NamedTuple):
 
 
 class SumRound(Round):
-    """Two rounds until all have the sum of an array of each worker.
+    """One or two rounds until all have the sum of an array of each worker.
 
-    The first says that all ask for it, and that they mean the same. The second carries the arrays.
-    A worker that is lost before that one is complete is not in it.
+    The first says that all ask for it, and that they mean the same. It carries the arrays if such a
+    call was expected; else the second one does. A worker that is lost before that one is complete
+    is not in it.
     """
 
     def __init__(
@@ -301,16 +313,16 @@ class SumRound(Round):
 
     @property
     def adds(self) -> int:
-        """One step with the second round, if the sum stands for one."""
-        return int(self._step is not None and self.memory.payload is not None)
+        """One step with the round that carries the array, if the sum stands for one."""
+        return int(self._step is not None and self._is_carried)
 
     def bring(self) -> None:
-        """Bring the array, if this is the second round and there is one."""
+        """Bring the array, if there is one and the round carries it."""
         if self.memory.payload is None or not self._mine.brings:
             super().bring()
-            return
-        self.memory.alone.weight = 1.0
-        self._mine.pack(self.room)
+        if self._is_carried and self._mine.brings:
+            self.memory.alone.weight = 1.0
+            self._mine.pack(self.room)
 
     @property
     def room(self) -> Sequence[Buffer]:
@@ -324,13 +336,21 @@ class SumRound(Round):
         self._step = None
 
     def says(self) -> dict[str, Any]:
-        """Return how many numbers there are."""
-        return {"numbers": self._mine.bucket.size}
+        """Return how many numbers there are, and if they are brought with the first round."""
+        brought = self.memory.payload is None and self._is_carried
+        return {"numbers": self._mine.bucket.size, "brought": brought}
+
+    @property
+    def _is_carried(self) -> bool:
+        """True if the open round carries the array, and all of it is there."""
+        if self.memory.payload is None and isinstance(self._mine, GrowingSummand):
+            return False
+        return self.memory.carries(self._mine.kind, self._mine.bucket.size)
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """Take the sum, if this is the second round."""
+        """Take the sum, if this round has carried the array."""
         if self.memory.payload is None:
             return None
         self.answer = Summed(self._total(len(full)), tuple(full))

@@ -14,10 +14,9 @@ __all__ = ["WordsRound", "round_of"]
 
 
 class WordsRound(SumRound):
-    """Two rounds until all have the words of each worker.
+    """Rounds until all have the words of each worker, as `SumRound` has them.
 
-    The first says that all ask for them, and that they are of one size. In the second each worker
-    brings its own to a place of its own. One that is lost before that is complete has no place.
+    Each worker brings its own words to a place of its own. One that is lost has no place.
     """
 
     def __init__(self, memory: RoundMemory, mine: OwnWords) -> None:
@@ -30,8 +29,8 @@ class WordsRound(SumRound):
         self.memory.bring_nothing()
 
     def prepare(self, membership: Membership, me: WorkerId) -> None:
-        """Bring the words, if this is the second round."""
-        if self.memory.payload is not None:
+        """Bring the words, if the round carries them."""
+        if self._is_carried:
             place = self.memory.transfer.full(membership.ids).index(me)
             self._own.pack([self.memory.bring_to(place)])
 

@@ -177,7 +177,7 @@ class TrainingExchange:
         transfer = self.transfer
         page = transfer.turn()
         learner, full = transfer.learns, transfer.full(contributors)
-        word = self.memory.heard(len(full))
+        word = self.memory.hear(len(full))
         taken = None
         if word.astray is not None:
             page.pop("rest", None)  # nobody learns in a round that is done again
@@ -197,7 +197,7 @@ class TrainingExchange:
                 self.compare.follow(number)
         after = follow(self.ending, word, self.memory.payload, len(full), len(graduates))
         self.boundary = after
-        self.memory.follow(after.payload)
+        self.memory.follow(after)
         traced = self.records.over(self.round.kind, taken, now)
         self.compare.committed(number, traced, self.round.levels, self.turns.level)
         # After the last round all wait for each other again.

@@ -223,7 +223,7 @@ class JoiningWorker(Outsider[P]):
         if the training is over before."""
         exchange.transfer.enrol(admission.pages)
         alone = admission.alone
-        exchange.memory.follow(Payload(control_word.MEAN, alone) if alone else None)
+        exchange.memory.carry(Payload(control_word.MEAN, alone) if alone else None)
         while exchange.transfer.learns:
             known = self.training, exchange.tables, exchange.reached
             exchange.round = LearnRound(exchange.memory, *known)

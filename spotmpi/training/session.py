@@ -172,14 +172,13 @@ class Session:
         return self
 
     def mean(self, x: Any) -> Asks[Any]:
-        """Return the mean of ``x``, in two rounds."""
+        """Return the mean of ``x``."""
         yield from self._come_together()
-        answer = MeanRound(self._exchange.memory, x)
-        yield from self._runner.perform(answer)
-        if self._exchange.memory.numbers:
-            yield from self._runner.perform(answer)
-        self.training.position.remember(answer.answer, len(answer.answer))
-        return like(x, answer.answer)
+        mean = MeanRound(self._exchange.memory, x)
+        while mean.answer is None:
+            yield from self._runner.perform(mean)
+        self.training.position.remember(mean.answer, len(mean.answer))
+        return like(x, mean.answer)
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Return the value of ``work``, which one worker does for all; ``of``: the work's name.
@@ -210,7 +209,7 @@ class Session:
         return answer
 
     def sum(self, mine: Summand | Words, step: bool = False) -> Asks[Summed]:
-        """Return the sum of what all workers bring, in two rounds. ``mine``: what this one does.
+        """Return the sum of what all workers bring. ``mine``: what this one does.
         ``step``: the sum stands for a step, which the script takes by itself."""
         yield from self._come_together()
         counts = partial(own_step, self.training) if step else None

@@ -158,8 +158,12 @@ class Worker:
         """What it has started last."""
         self.data = self.word = None  # type: Any
 
-    def by_mpi(self, part: Part) -> None:
+    def by_mpi(self, parts: Sequence[Part]) -> None:
         """What there is instead of MPI: it says who was asked."""
+        for part in parts:
+            self._one_by_mpi(part)
+
+    def _one_by_mpi(self, part: Part) -> None:
         own = [one for arena in (self.data, self.word) for one in arena.results]
         if self.post is not None and not any(part.result is one for one in own):
             part.result[:] = self.post.add(part.contribution)

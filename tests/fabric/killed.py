@@ -76,8 +76,8 @@ class Line:
 def work(me: int, line: Line) -> NoReturn:
     """A worker's life."""
 
-    def by_mpi(part: Any) -> None:
-        raise AssertionError("there is no MPI here")
+    def by_mpi(parts: Any) -> None:
+        assert not parts, "there is no MPI here"
 
     plane = SharedMemoryPlane(Ways(by_mpi, lambda: page[_BROKEN] == 1))
     state = DoubleBuffer([("float32", size) for size in SIZES] * 2)

@@ -55,7 +55,7 @@ class InPlacePlane(Plane):
 
     def start(self, part: Part) -> Handle:
         """Sum ``part``; return when the result is there."""
-        self._total(part)
+        self._total([part])
         return 0
 
     def wait(self, handles: Sequence[Handle]) -> None:
@@ -101,7 +101,7 @@ class Apart(Plane):
     def wait(self, handles: Sequence[Handle]) -> None:
         """Sum these in the order in which they were started: the same for all members."""
         for handle in sorted(handles):
-            self._total(self._started[handle])
+            self._total([self._started[handle]])
             del self._started[handle]
 
     def cancel(self, handles: Sequence[Handle]) -> None:

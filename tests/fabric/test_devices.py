@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -214,9 +214,10 @@ def test_mpi_never_sees_an_array_of_a_device() -> None:
     """What nobody shares memory for goes by MPI, from the memory of the host."""
     seen: list[Part] = []
 
-    def by_mpi(part: Part) -> None:
-        seen.append(part)
-        part.result[...] = part.contribution * 2
+    def by_mpi(parts: Sequence[Part]) -> None:
+        for part in parts:
+            seen.append(part)
+            part.result[...] = part.contribution * 2
 
     plane = Devices(Ways(by_mpi, lambda: False))
     plane.bind([0, 1], False)
@@ -234,7 +235,7 @@ def test_mpi_never_sees_an_array_of_a_device() -> None:
 
 def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi() -> None:
     by_mpi = list[Part]()
-    plane = Devices(Ways(by_mpi.append, lambda: False))
+    plane = Devices(Ways(by_mpi.extend, lambda: False))
     assert plane.neighbours.reach({0: plane.neighbours.card()})
     plane.bind([0], True)
     first = plane.arena([Shape("float32", 4096, DEVICE)], "data")
@@ -246,7 +247,7 @@ def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi() -> None:
 
 
 def test_arrays_of_both_kinds_and_without_a_name_go_as_ever() -> None:
-    plane = Devices(Ways(lambda part: None, lambda: False))
+    plane = Devices(Ways(lambda parts: None, lambda: False))
     plane.bind([0], False)
     for layout, name in (
         ([Shape("float32", 2000, DEVICE), Shape("float32", 2000)], "both"),

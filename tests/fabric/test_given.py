@@ -195,5 +195,5 @@ def test_words_are_given(kind: int) -> None:
     memory = RoundMemory(
         fabric, list, StateTransfer(0, WordView([np.zeros(4, np.float32)]), fabric)
     )
-    memory.follow(Payload(kind, SIZE, places=3))
+    memory.carry(Payload(kind, SIZE, places=3))
     assert all(shape.by_one for shape in memory.alone.layout)

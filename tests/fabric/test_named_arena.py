@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from spotmpi.fabric import Part, Shape
@@ -19,8 +20,9 @@ def arena() -> NamedArena:
     return NamedArena(private_arena([Shape("float32", 5000)], in_place=True), large=True)
 
 
-def as_fast(part: Part) -> None:
+def as_fast(parts: Sequence[Part]) -> None:
     """The other worker's times are this one's."""
+    (part,) = parts
     part.result[1::2] = part.contribution[::2]
 
 

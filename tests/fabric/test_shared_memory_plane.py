@@ -311,7 +311,7 @@ def test_arrays_that_no_kernel_sums_and_those_without_a_name_go_by_mpi() -> None
 def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi(dtype: str) -> None:
     """Also if the other one cannot be shared, and goes by MPI itself."""
     by_mpi = list[Part]()
-    plane = SharedMemoryPlane(Ways(by_mpi.append, lambda: False))
+    plane = SharedMemoryPlane(Ways(by_mpi.extend, lambda: False))
     assert plane.neighbours.reach({0: plane.neighbours.card()})
     plane.bind([0], True)
     first = plane.arena([Shape("float32", 4096)], "data")
@@ -325,7 +325,7 @@ def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi(dtype: str) -
 
 def test_an_arena_that_is_replaced_goes_at_once() -> None:
     """Its memory would stay until the collector looks for cycles."""
-    plane = SharedMemoryPlane(Ways(lambda part: None, lambda: False))
+    plane = SharedMemoryPlane(Ways(lambda parts: None, lambda: False))
     gc.collect()
     gc.disable()
     try:
@@ -349,7 +349,7 @@ def test_tiny_models_load_no_numba() -> None:
         "from spotmpi.fabric import Shape\n"
         "from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane\n"
         "from spotmpi.fabric.planes.plane import Ways\n"
-        "node = SharedMemoryPlane(Ways(lambda part: None, lambda: False))\n"
+        "node = SharedMemoryPlane(Ways(lambda parts: None, lambda: False))\n"
         "node.arena([Shape('float32', 1000)], 'data'); node.arena([Shape('float64', 16)], 'word')\n"
         "assert 'numba' not in sys.modules\n"
         "node.arena([Shape('float32', 2000)], 'data')\n"

@@ -32,7 +32,7 @@ def total(dtype, size, several_hosts):
     array = (np.arange(size) % 50 + me).astype(dtype)
     data.enter(Path(world, range(many)), False, several_hosts)
     sizes.clear()
-    data._sum(Part(array, array))
+    data._sum([Part(array, array)])
     wanted = many * (np.arange(size) % 50) + many * (many - 1) // 2
     assert (array == wanted.astype(dtype)).all(), (dtype, size)
     return array.nbytes
@@ -44,12 +44,38 @@ for dtype in ("uint8", "uint32", "float32", "float64"):
         assert sum(sizes) >= whole
 assert total("uint8", 3 * MESSAGE, False) == sizes[0]
 assert len(sizes) == 1
+
+def order(dtype, size):
+    "What members bring whose sum depends on the order, and the sum in theirs."
+    brought = [np.full(size, 1e7 if one else 0.3, dtype) * (-1) ** one for one in range(many)]
+    wanted = brought[0]
+    for one in brought[1:]:
+        wanted = wanted + one
+    return brought[me], wanted
+
+for several_hosts in (False, True):
+    data.enter(Path(world, range(many)), False, several_hosts)
+    kinds = [("float32", 3), ("uint8", 5), ("float64", 1023), ("float32", 1024), ("uint32", 1)]
+    given = [
+        order(*kind) if kind[1] < 1024 and kind[0][0] == "f" else
+        (np.full(kind[1], 1 + me, kind[0]), np.full(kind[1], many * (many + 1) // 2, kind[0]))
+        for kind in kinds
+    ]
+    parts = [Part(mine, np.zeros_like(mine)) for mine, _ in given]
+    sizes.clear()
+    data._sum(parts)
+    for part, (mine, wanted) in zip(parts, given):
+        assert part.result.tobytes() == wanted.tobytes(), (many, part.result, wanted)
+    assert len(sizes) == (2 if many > 2 or several_hosts else 5), sizes
 print("SUMMED")
 """
 
 
-def test_between_hosts_no_message_is_larger_than_what_leaves_in_one_part(tmp_path: Path) -> None:
-    """The small arrays of three members are tables; see docs/adr/0033."""
+def test_sums_are_right_and_no_message_between_hosts_is_larger_than_what_leaves_in_one_part(
+    tmp_path: Path,
+) -> None:
+    """Small arrays are tables; see docs/adr/0033. They are summed in the order of the members, and
+    those of one round at once."""
     for many in (2, 3):
         assert over_mpi(tmp_path, many, "-c", SUMS).count("SUMMED") == many
 

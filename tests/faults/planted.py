@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tests.faults.planted_in_calls import CALLS
+
 
 class Fault(NamedTuple):
     """What is wrong, and how it comes to be."""
@@ -291,12 +293,6 @@ DRIVER: list[_Slip] = [
     ),
     ("words_go_to_all_places", "fabric/planes/plane.py", "= 1.0, number", "= 1.0, None"),
     (
-        "what_the_last_round_asked_for_is_asked_for_again",
-        "rounds/memory.py",
-        "self.payload, self._alone = payload, None",
-        "self.payload, self._alone = payload or self.payload, None",
-    ),
-    (
         "the_lost_are_counted_where_their_sum_is_tried_again",
         "training/steps/step_round.py",
         "if self._prepared_for == membership.generation:",
@@ -337,36 +333,6 @@ DRIVER: list[_Slip] = [
         "training/steps/quorum_watch.py",
         "        self._since = None\n        if self._training",
         "        if self._training",
-    ),
-    (
-        "what_a_sum_is_of_does_not_count_after_a_round_in_which_nothing_did",
-        "rounds/round.py",
-        "        self.memory.alone.weight = 1.0\n",
-        "",
-    ),
-    (
-        "sums_of_other_arrays_are_made",
-        "training/exchange.py",
-        "            word.check_call(known, self.round.about, number)\n",
-        "            pass\n",
-    ),
-    (
-        "a_sum_is_in_the_memory_of_the_next_one",
-        "rounds/summand.py",
-        "        found = self.layout.views([total])\n",
-        "        found = self.layout.views(parts[:1])\n",
-    ),
-    (
-        "workers_leave_between_the_two_rounds_of_a_sum",
-        "protocol/boundary.py",
-        "payload is not None and payload.kind != MEAN)\n",
-        "payload is not None and payload.kind not in (MEAN, *SUMS.values()))\n",
-    ),
-    (
-        "a_newcomer_is_told_of_no_large_sum",
-        "training/script/answers.py",
-        "not self._large and ",
-        "",
     ),
 ]
 
@@ -440,8 +406,8 @@ PLANES: list[_Slip] = [
     (
         "an_arena_is_hidden_before_all_have_looked_for_it",
         "fabric/planes/shared_memory_plane.py",
-        "                arena.keep_results()  # MPI writes to them\n",
-        "                arena.unshare()\n",
+        "            arena.keep_results()  # MPI writes to them\n",
+        "            arena.unshare()\n",
     ),
     (
         "a_state_changes_its_place_while_scripts_run",
@@ -458,8 +424,8 @@ PLANES: list[_Slip] = [
     (
         "a_small_sum_that_was_made_ahead_is_not_taken",
         "fabric/planes/shared_memory_plane.py",
-        "arena = call.summed or self._sum(call)",
-        "arena = None if call.summed else self._sum(call)",
+        "one: one.summed or self._sum(one,",
+        "one: None if one.summed else self._sum(one,",
     ),
     (
         "an_arena_is_given_up_while_scripts_run",
@@ -591,6 +557,7 @@ def _planted(of: str, slips: list[_Slip]) -> Iterator[Fault]:
 
 FAULTS = [
     *_planted("session", SESSION),
+    *_planted("calls", CALLS),
     *_planted("driver", DRIVER),
     *_planted("planes", PLANES),
 ]

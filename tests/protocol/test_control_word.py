@@ -243,3 +243,9 @@ def test_a_mean_of_arrays_of_different_sizes_is_a_mistake() -> None:
     combined(*words).check_numbers(3, 9)
     with pytest.raises(ReplicaMismatch, match=r"in round 9 the 3 workers called trainer.mean\(\)"):
         combined(*words[:2], words[2]._replace(numbers=4)).check_numbers(3, 9)
+
+
+@pytest.mark.parametrize("brought", [0, 1, 2, 3])
+def test_a_call_is_answered_once_all_have_brought_what_they_ask_for(brought: int) -> None:
+    words = [ControlWord(MEAN, worker, brought=worker < brought) for worker in range(3)]
+    assert combined(*words).brought == (brought == 3)

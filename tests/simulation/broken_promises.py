@@ -17,6 +17,7 @@ from spotmpi.fabric.sim.newcomers import Newcomers
 from spotmpi.fabric.sim.simulated_fabric import SimulatedFabric
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.protocol import recovery
+from spotmpi.protocol.control_word import ONCE
 from spotmpi.protocol.dealer import Dealer
 from spotmpi.protocol.host_ring import RING, STRAIGHT
 from spotmpi.protocol.joining import Stage
@@ -348,7 +349,7 @@ def everybody_does_what_is_to_be_done_once(patch: Patch) -> None:
 
 def a_value_that_was_lost_with_its_worker_counts(patch: Patch) -> None:
     def commit(self: OnceRound, *given: Any) -> None:
-        if self.memory.answering and self.memory.numbers:
+        if self._is_carried:
             self.answer = self.memory.alone.record[0].tobytes()
 
     patch.setattr(OnceRound, "commit", commit)
@@ -359,7 +360,8 @@ def whoever_is_told_to_leaves_in_the_middle_of_what_it_does_once(patch: Patch) -
 
     def plan(self: TrainingExchange, *given: Any) -> None:
         commit(self, *given)
-        if self.memory.answering and not self.boundary.stops:
+        payload = self.memory.payload
+        if payload is not None and payload.kind == ONCE and not self.boundary.stops:
             self.boundary = self.boundary._replace(changes=True)
 
     patch.setattr(TrainingExchange, "commit", plan)

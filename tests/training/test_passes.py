@@ -341,7 +341,7 @@ def test_newcomers_begin_with_the_pass_that_the_others_are_in(tmp_path: Path) ->
 def test_a_leader_dies_at_any_event_of_what_is_done_once_after_a_pass(tmp_path: Path) -> None:
     job = Evaluated(tmp_path, 3, samples=8, passes=2)
     again = 0
-    for at in range(20, job.run().events, 19):
+    for at in range(20, job.run().events, 13):
         folder = tmp_path / f"{at}"
         folder.mkdir()
         result = replace(job, folder=folder, kills=[Kill(0, at)]).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import mpi4py
@@ -49,12 +50,12 @@ PAUSE = 1e-3
 EVIDENCE = 2.0
 """Seconds within which the loss that has broken a call must become known."""
 
-_WORDS = {"float32": MPI.UINT32_T, "float64": MPI.UINT64_T}
-"""The dtypes that are trained, and MPI's integers of the same size."""
-
 _FEW = 1024
 """Elements from which on MPI sums in an order of its own. Smaller models are only summed by MPI
 (`planes.shared_memory_plane`), and their order is the order of the members."""
+
+_UNIT = 8
+"""Bytes to which arrays of a table are filled up."""
 
 Sent = tuple[MPI.Request, bytes | memoryview, MPI.Comm]
 """A message that may be under way. Its bytes must live until MPI says that they have left."""
@@ -122,34 +123,43 @@ def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any
         raise peers_lost(error, comm) from error
 
 
-def sum_in_place(comm: MPI.Intracomm, array: Buffer, most: int | None) -> None:
-    """Replace ``array`` by its sum over all members, with the same bits on all. A small array of
-    floats is summed in the order of the members. Collective; raises PeersLost as `collective`.
+def sum_in_place(comm: MPI.Intracomm, arrays: Sequence[Buffer], most: int | None) -> None:
+    """Replace each array by its sum over all members, with the same bits on all. Small ones are
+    summed in the order of the members, and mostly all in one call of MPI. Collective; raises
+    PeersLost as `collective`.
 
     ``most``: bytes of one call of MPI, so that no message has more; docs/adr/0033 tells why. None:
-    one call sums all."""
-    many, size = comm.Get_size(), len(array)
-    dtype = "" if many < 3 or size >= _FEW else HOST.describe(array)[0]
-    if dtype not in _WORDS:  # large, or any order gives the same sum
-        _reduce(comm, array, None, most)
-        return
-    # Each member has a row of its own, in which the others add zeros to the words that it brings.
-    table = HOST.zeros(dtype, many * size)
-    rows = [table[start : start + size] for start in range(0, many * size, size)]
-    rows[comm.Get_rank()][:] = array
-    _reduce(comm, table, _WORDS[dtype], most)
-    add_up(rows, array)
+    one call sums an array."""
+    # Of two members any order gives the same sum, and within a host a call takes less than a table.
+    if comm.Get_size() > 2 or (most is not None and len(arrays) > 1):
+        small = [one for one in arrays if len(one) < _FEW]
+        arrays = [one for one in arrays if len(one) >= _FEW]
+        if small:
+            _sum_rows(comm, small, most)
+    for one in arrays:
+        _reduce(comm, one, most)
 
 
-def _reduce(
-    comm: MPI.Intracomm, array: Buffer, kind: MPI.Datatype | None, most: int | None
-) -> None:
-    """Replace ``array`` by its sum. ``kind``: what MPI takes its elements for, if not for what they
-    are."""
+def _sum_rows(comm: MPI.Intracomm, arrays: Sequence[Buffer], most: int | None) -> None:
+    """Replace these by their sums, of one table: each member has a row of its own, in which the
+    others add zeros to the words that it brings."""
+    many, rank = comm.Get_size(), comm.Get_rank()
+    ends = [0, *accumulate(-(-one.nbytes // _UNIT) * _UNIT for one in arrays)]
+    table = HOST.zeros("uint64", many * ends[-1] // _UNIT)
+    rows = table.view("uint8").reshape(many, ends[-1])
+    for start, one in zip(ends, arrays, strict=False):
+        rows[rank, start : start + one.nbytes] = one.view("uint8")
+    _reduce(comm, table, most)
+    for start, one in zip(ends, arrays, strict=False):
+        brought = rows[:, start : start + one.nbytes].view(one.dtype)
+        add_up(brought, one)
+
+
+def _reduce(comm: MPI.Intracomm, array: Buffer, most: int | None) -> None:
+    """Replace an array by its sum."""
     step = len(array) if most is None else most // array.itemsize
     for start in range(0, len(array), max(1, step)):
-        piece = array[start : start + step]
-        collective(comm, comm.Allreduce, MPI.IN_PLACE, piece if kind is None else [piece, kind])
+        collective(comm, comm.Allreduce, MPI.IN_PLACE, array[start : start + step])
 
 
 def peers_lost(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:

@@ -57,22 +57,30 @@ class DataPath:
             if backend is not HOST:
                 backend.from_host(buffer, here)
 
-    def _sum(self, part: Part) -> None:
-        brought, result, weight = part.contribution, part.result, part.weight
-        backend = backend_of(result)
-        if backend is not HOST:  # this MPI may not know the device's memory
-            brought = result = backend.to_host(brought)
-        if not weight:
-            HOST.fill(result, 0)
-        elif weight != 1.0:
-            HOST.kernels.scaled_sum(result, [brought], [weight])
-        elif brought is not result:
-            HOST.from_host(result, brought)  # MPI would copy too, and always works in place
-        sum_in_place(self.path.comm, result, self._most)
-        if backend is not HOST:
-            backend.from_host(part.result, result)
+    def _sum(self, parts: Sequence[Part]) -> None:
+        results = [*map(_in_place, parts)]
+        sum_in_place(self.path.comm, results, self._most)
+        for part, result in zip(parts, results, strict=True):
+            if result is not part.result:
+                backend_of(part.result).from_host(part.result, result)
 
     def broken(self) -> bool:
         """Return True if MPI knows that a member is lost, or has revoked this path."""
         MPI.COMM_SELF.Iprobe()  # MPI learns of losses only while it is called
         return is_broken(self.path.comm)
+
+
+def _in_place(part: Part) -> Buffer:
+    """Return an array in the memory of the host with what this worker adds to the sum of a part. It
+    is the part's result, unless that is elsewhere."""
+    brought, result, weight = part.contribution, part.result, part.weight
+    backend = backend_of(result)
+    if backend is not HOST:  # this MPI may not know the device's memory
+        brought = result = backend.to_host(brought)
+    if not weight:
+        HOST.fill(result, 0)
+    elif weight != 1.0:
+        HOST.kernels.scaled_sum(result, [brought], [weight])
+    elif brought is not result:
+        HOST.from_host(result, brought)  # MPI would copy too, and always works in place
+    return result

@@ -109,7 +109,7 @@ class NamedArena:
                 continue
             table = HOST.zeros("float64", rings.count * trial.rounds)
             table[rings.index :: rings.count] = tried.seconds
-            total(Part(table, table))
+            total([Part(table, table)])
             times = table.reshape(trial.rounds, rings.count).tolist()
             size = self.arena.contributions[number].nbytes
             choice = trial.choose(int(size), times)

@@ -212,8 +212,9 @@ class Cancel:
     handles: Sequence[Handle]
 
 
-Sum = Callable[[Part], None]
-"""Sums one part over all members, blocking; raises `PeersLost`."""
+Sum = Callable[[Sequence[Part]], None]
+"""Sums these parts over all members, blocking; raises `PeersLost`. All give the same ones, in the
+same order."""
 
 
 class Line(ABC):

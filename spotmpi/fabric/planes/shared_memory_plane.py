@@ -10,8 +10,7 @@ worker sums small arrays, such as the control word, by itself.
 
 With several hosts, each has its own result, and sums travel between them (`rings`): large arrays in
 rings, others straight, small ones by the first workers of the hosts; what one worker brings is
-given on as it is. If it is not clear which way is fastest, all are tried in the first rounds after
-a change of the members.
+given on as it is. If several ways may be the fastest, all are tried after a change of the members.
 
 A worker that waits sleeps, and looks for losses after each sleep (`host_barrier`). Arenas without a
 name go by MPI, and small ones unless a large one goes before them in the same round; so does
@@ -65,7 +64,7 @@ _EVIDENCE = 2.0
 """Seconds to wait for news of a loss if memory cannot be reached; without news it is an error."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Call:
     """A part that was started."""
 
@@ -267,36 +266,36 @@ class SharedMemoryPlane(Plane):
         return True
 
     def wait(self, handles: Sequence[Handle]) -> None:
-        """Wait for these in the order in which they were started: the same for all members. The
-        thread goes on with others that it was given."""
+        """Sum these in the order in which they were started, which is the same for all members, and
+        at last what MPI sums. The thread goes on with others that it was given."""
+        calls = [self._started[handle] for handle in sorted(handles)]
         if (thread := self._thread) is not None:
             given = {handle for handle in self._started if handle <= self._handed}
-            calls = [self._started[handle] for handle in handles]
             if given > set(handles):
                 thread.until(lambda: all(call.summed is not None for call in calls))
             else:
                 self._thread = None
                 thread.end()
-        last, to_take = 0, list[tuple[SharedArena, int]]()
-        for handle in sorted(handles):
-            call = self._started[handle]
-            last = call.number or last
-            arena = call.summed or self._sum(call)
-            if arena is not None and arena.small:
-                to_take.append((arena, call.part.number))
-        if last:
-            self.barrier.done(self._header, last)
-            self.barrier.all_done(last)
+        self._sum_all(calls)
         for handle in handles:
             del self._started[handle]
-        if self.rings is not None:
-            if not self.rings.leads:
-                for arena, number in to_take:
-                    arena.take(number)
-            if not self._started:  # else only some threads may have gone so far
-                # Sorted, as it is collective: members may have made arenas in different orders.
-                for _, named in sorted(self._arenas.items()):
-                    named.choose(self.rings, self._ways.total)
+        if self.rings is not None and not self._started:  # else only some threads may be so far
+            # Sorted, as it is collective: members may have made arenas in different orders.
+            for _, named in sorted(self._arenas.items()):
+                named.choose(self.rings, self._ways.total)
+
+    def _sum_all(self, calls: Sequence[_Call]) -> None:
+        """Sum what the thread has left of these, and wait for the others."""
+        arenas = {one: one.summed or self._sum(one, one.named) for one in calls if one.named}
+        # No worker is through before all have come here: others may read what this one brings.
+        self._sum_by_mpi([call.part for call in calls if call.named is None])
+        if last := max((call.number for call in arenas), default=0):
+            self.barrier.done(self._header, last)
+            self.barrier.all_done(last)
+        if self.rings is not None and not self.rings.leads:
+            for call, arena in arenas.items():
+                if arena is not None and arena.small:
+                    arena.take(call.part.number)
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Forget these, and end the thread: nothing else is done outside `wait`. Messages under way
@@ -328,27 +327,29 @@ class SharedMemoryPlane(Plane):
         assert self.neighbours.own is not None
         return self.neighbours.own
 
-    def _sum(self, call: _Call) -> SharedArena | None:
+    def _sum(self, call: _Call, named: NamedArena) -> SharedArena | None:
         """Sum a part as soon as all have started it. Return its arena if all share that; None if
         MPI has summed the part."""
-        named = call.named
-        arena = named.arena if named is not None and isinstance(named.arena, SharedArena) else None
-        if named is not None:
-            self.barrier.all_ready(call.number)
-            if self._all_share(named, arena, call.part):
-                assert arena is not None
-                self._sum_of(named, arena, call)
-                return arena
-            named.leave_to_mpi(call.part.number)
-            if arena is not None:
-                arena.keep_results()  # MPI writes to them
-        if call.part.narrowing is not None:
-            call.part.narrowing.begin([])
-        self._ways.total(call.part)
+        arena = named.arena if isinstance(named.arena, SharedArena) else None
+        self.barrier.all_ready(call.number)
+        if self._all_share(named, arena, call.part):
+            assert arena is not None
+            self._sum_of(named, arena, call)
+            return arena
+        named.leave_to_mpi(call.part.number)
+        if arena is not None:
+            arena.keep_results()  # MPI writes to them
+        self._sum_by_mpi([call.part])
         if arena is not None:
             arena.hide()  # and not before: neighbours may not have looked for it yet
             arena.whole(call.part)
         return None
+
+    def _sum_by_mpi(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if part.narrowing is not None:
+                part.narrowing.begin([])
+        self._ways.total(parts)
 
     def _all_share(self, named: NamedArena, arena: SharedArena | None, part: Part) -> bool:
         """Return True if all members share the arena of a part, which they have started. ``arena``:
