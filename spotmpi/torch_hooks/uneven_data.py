@@ -144,4 +144,4 @@ _REPLACED = (
     "_check_and_sync_module_buffers",
     "_sync_final_model",
 )
-"""Methods of DDP, by the names that torch has from 2.7 to 2.14."""
+"""Methods of DDP, by the names that torch has from 2.7 to 2.15."""
