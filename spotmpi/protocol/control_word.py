@@ -80,7 +80,7 @@ class ControlWord(NamedTuple):
     """Stands for what is asked for: a number of 32 bits, the same on workers that ask for the
     same."""
     brought: bool = False
-    """True if this worker has brought what it asks for."""
+    """True if this worker has brought what it asks for, in the round in which all ask."""
     digest: int | None = None
     """Digest of the parameters before this round."""
 

@@ -30,7 +30,7 @@ class Runner(Protocol):
 
 
 class EarlySum:
-    """A sum in two rounds, as `SumRound` has them, of arrays that come one by one.
+    """A sum in the two rounds of a `SumRound`, of arrays that come one by one.
 
     In the first one all ask for the sum; nobody waits until a part of it is whole. In the second
     one a part starts as soon as it is whole. Workers that do not begin the sum early make the same

@@ -123,6 +123,8 @@ class RoundMemory:
         alone = () if self._alone is None else (self._alone,)
         arenas = alone if self.payload is not None else (*self._usual(), *alone)
         self._open = (*arenas[:1], *self.transfer.arena, *arenas[1:])
+        if self._along is not None:
+            self.alone.bring_nothing()  # a step brings nothing to it, and it may be summed in place
         self.unfuse()
 
     def unfuse(self) -> None:

@@ -83,6 +83,11 @@ class Round:
     def prepare(self, membership: Membership, me: WorkerId) -> None:
         """Prepare for the start among these members."""
 
+    @property
+    def carries(self) -> bool:
+        """True if the open round carries what this worker asks for."""
+        return False
+
     def says(self) -> dict[str, Any]:
         """Return what only this round says in the control word, by `ControlWord`'s names."""
         return {}
@@ -151,16 +156,16 @@ class MeanRound(Round):
     def bring(self) -> None:
         """Bring the numbers, if the round carries them."""
         super().bring()
-        if self._is_carried:
+        if self.carries:
             self.memory.alone.contributions[0][...] = self._numbers
 
     def says(self) -> dict[str, Any]:
-        """Return how many numbers there are, and if they are brought with the first round."""
-        brought = self.memory.payload is None and self._is_carried
-        return {"numbers": self._asked, "brought": brought}
+        """Return how many numbers there are."""
+        return {"numbers": self._asked}
 
     @property
-    def _is_carried(self) -> bool:
+    def carries(self) -> bool:
+        """True if the open round carries the numbers."""
         return self.memory.carries(self.kind, len(self._numbers))
 
     def commit(
@@ -191,7 +196,7 @@ class OnceRound(Round):
 
     def bring(self) -> None:
         """Bring the value, if it is due and this worker has it."""
-        if self.mine is not None and self._is_carried:
+        if self.mine is not None and self.carries:
             self.memory.alone.contributions[0][:] = memoryview(self.mine)
         else:
             super().bring()
@@ -204,12 +209,12 @@ class OnceRound(Round):
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
         """Take the value, if the worker that had it lived to bring it."""
-        if self._is_carried and word.size:
+        if self.carries and word.size:
             self.answer = self.memory.alone.record[0].tobytes()
         return None
 
     @property
-    def _is_carried(self) -> bool:
+    def carries(self) -> bool:
         """True if the open round, or the last one, carries a value."""
         payload = self.memory.payload
         return payload is not None and payload.kind == control_word.ONCE and payload.size > 0
@@ -314,13 +319,13 @@ class SumRound(Round):
     @property
     def adds(self) -> int:
         """One step with the round that carries the array, if the sum stands for one."""
-        return int(self._step is not None and self._is_carried)
+        return int(self._step is not None and self.carries)
 
     def bring(self) -> None:
         """Bring the array, if there is one and the round carries it."""
         if self.memory.payload is None or not self._mine.brings:
             super().bring()
-        if self._is_carried and self._mine.brings:
+        if self.carries and self._mine.brings:
             self.memory.alone.weight = 1.0
             self._mine.pack(self.room)
 
@@ -336,12 +341,11 @@ class SumRound(Round):
         self._step = None
 
     def says(self) -> dict[str, Any]:
-        """Return how many numbers there are, and if they are brought with the first round."""
-        brought = self.memory.payload is None and self._is_carried
-        return {"numbers": self._mine.bucket.size, "brought": brought}
+        """Return how many numbers there are."""
+        return {"numbers": self._mine.bucket.size}
 
     @property
-    def _is_carried(self) -> bool:
+    def carries(self) -> bool:
         """True if the open round carries the array, and all of it is there."""
         if self.memory.payload is None and isinstance(self._mine, GrowingSummand):
             return False

@@ -30,7 +30,7 @@ class WordsRound(SumRound):
 
     def prepare(self, membership: Membership, me: WorkerId) -> None:
         """Bring the words, if the round carries them."""
-        if self._is_carried:
+        if self.carries:
             place = self.memory.transfer.full(membership.ids).index(me)
             self._own.pack([self.memory.bring_to(place)])
 

@@ -163,6 +163,7 @@ class TrainingExchange:
             strategy=self.switching.wish if self.leads else None,
             recent=self.training.position.recent,
             call=what.call,
+            brought=what.carries and self.memory.payload is None,
             digest=self.compare.result(),
             **what.says(),
         )

@@ -58,10 +58,16 @@ CALLS: list[tuple[str, str, str, str]] = [
         "not after.changes",
     ),
     (
+        "what_is_left_of_a_sum_is_summed_again",
+        "rounds/memory.py",
+        "            self.alone.bring_nothing()  # a step",
+        "            pass  # a step",
+    ),
+    (
         "what_a_call_does_not_need_is_summed_again",
         "rounds/round.py",
         "        if self.memory.payload is None or not self._mine.brings:\n",
-        "        if not (self._is_carried and self._mine.brings):\n",
+        "        if not (self.carries and self._mine.brings):\n",
     ),
     (
         "a_newcomer_has_not_heard_of_the_calls_before_it_came",
@@ -84,7 +90,7 @@ CALLS: list[tuple[str, str, str, str]] = [
     (
         "a_step_with_a_call_that_is_answered_at_once_is_not_counted",
         "rounds/round.py",
-        "        return int(self._step is not None and self._is_carried)\n",
+        "        return int(self._step is not None and self.carries)\n",
         "        return int(self._step is not None and self.memory.payload is not None)\n",
     ),
 ]

@@ -349,7 +349,7 @@ def everybody_does_what_is_to_be_done_once(patch: Patch) -> None:
 
 def a_value_that_was_lost_with_its_worker_counts(patch: Patch) -> None:
     def commit(self: OnceRound, *given: Any) -> None:
-        if self._is_carried:
+        if self.carries:
             self.answer = self.memory.alone.record[0].tobytes()
 
     patch.setattr(OnceRound, "commit", commit)

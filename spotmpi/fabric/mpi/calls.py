@@ -55,7 +55,7 @@ _FEW = 1024
 (`planes.shared_memory_plane`), and their order is the order of the members."""
 
 _UNIT = 8
-"""Bytes to which arrays of a table are filled up."""
+"""Arrays in a table begin at multiples of as many bytes."""
 
 Sent = tuple[MPI.Request, bytes | memoryview, MPI.Comm]
 """A message that may be under way. Its bytes must live until MPI says that they have left."""
@@ -125,12 +125,12 @@ def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any
 
 def sum_in_place(comm: MPI.Intracomm, arrays: Sequence[Buffer], most: int | None) -> None:
     """Replace each array by its sum over all members, with the same bits on all. Small ones are
-    summed in the order of the members, and mostly all in one call of MPI. Collective; raises
-    PeersLost as `collective`.
+    summed in the order of the members, and in one call of MPI, but for two members of one host.
+    Collective; raises PeersLost as `collective`.
 
     ``most``: bytes of one call of MPI, so that no message has more; docs/adr/0033 tells why. None:
-    one call sums an array."""
-    # Of two members any order gives the same sum, and within a host a call takes less than a table.
+    all members are on one host, and a call sums any number of bytes."""
+    # Any order of two gives the same sum, and on one host two calls take less time than a table.
     if comm.Get_size() > 2 or (most is not None and len(arrays) > 1):
         small = [one for one in arrays if len(one) < _FEW]
         arrays = [one for one in arrays if len(one) >= _FEW]
@@ -141,8 +141,8 @@ def sum_in_place(comm: MPI.Intracomm, arrays: Sequence[Buffer], most: int | None
 
 
 def _sum_rows(comm: MPI.Intracomm, arrays: Sequence[Buffer], most: int | None) -> None:
-    """Replace these by their sums, of one table: each member has a row of its own, in which the
-    others add zeros to the words that it brings."""
+    """Replace these by their sums, by way of a table: each member has a row of its own, in which
+    the others add zeros to the words that it brings."""
     many, rank = comm.Get_size(), comm.Get_rank()
     ends = [0, *accumulate(-(-one.nbytes // _UNIT) * _UNIT for one in arrays)]
     table = HOST.zeros("uint64", many * ends[-1] // _UNIT)

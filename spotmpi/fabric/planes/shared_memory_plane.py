@@ -287,7 +287,7 @@ class SharedMemoryPlane(Plane):
     def _sum_all(self, calls: Sequence[_Call]) -> None:
         """Sum what the thread has left of these, and wait for the others."""
         arenas = {one: one.summed or self._sum(one, one.named) for one in calls if one.named}
-        # No worker is through before all have come here: others may read what this one brings.
+        # Before `done`: if MPI fails, workers make contributions again, and none may be through.
         self._sum_by_mpi([call.part for call in calls if call.named is None])
         if last := max((call.number for call in arenas), default=0):
             self.barrier.done(self._header, last)
