@@ -1,8 +1,9 @@
 """``spotmpi bench calls``: what calls of PyTorch scripts that others wait for take, and gloo's.
 
-Sums, maxima, gathers and broadcasts of tensors, objects and barriers. Blocks of calls over spotmpi
-and over gloo take turns inside one job, without a script's own work and without losses. All workers
-are on this host, or on hosts that are made on this machine.
+Sums, maxima, gathers and broadcasts of tensors, objects and barriers, of all workers or in groups
+of some. Blocks of calls over spotmpi and over gloo take turns inside one job, without a script's
+own work and without losses. All workers are on this host, or on hosts that are made on this
+machine.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ __all__ = ["CALLS", "Measured", "add_arguments", "main"]
 
 CALLS = (
     *("sum of 1", "sum, 4 MB", "maximum of 1", "maximum, 4 MB", "sum of int64, 4 MB"),
-    *("all_gather, 4 KB", "all_gather, 4 MB", "broadcast, 4 MB", "all_gather_object", "barrier"),
+    *("all_gather, 4 KB", "all_gather, 4 MB", "reduce_scatter, 4 MB", "broadcast, 4 MB"),
+    *("all_gather_object", "barrier"),
 )
 """Those that are measured, by the names that the script has for them."""
 
@@ -46,6 +48,8 @@ class Measured:
 
     workers: int
     hosts: int
+    groups: int
+    """They make calls at the same time, each of its own workers."""
     call: str
     sides: Mapping[str, Sequence[float]]
     """``spotmpi`` and ``gloo``."""
@@ -73,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--hosts", type=int, metavar="H", default=1, help="spread workers over H hosts, as root (1)"
     )
+    add("--groups", type=int, metavar="G", default=1, help="calls in G groups at the same time (1)")
     add("--rate", metavar="R", default=_RATE, help=f"of a host's link, as tc has it ({_RATE})")
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
@@ -87,10 +92,12 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"hosts cannot be made here: {why}")
     if options.hosts < 1 or any(one % options.hosts for one in options.workers):
         raise UsageError("--hosts takes a number that divides each of --workers")
+    if options.groups < 1 or any(one % options.groups for one in options.workers):
+        raise UsageError("--groups takes a number that divides each of --workers")
     on_hosts.check_rate(options.rate)
     line = {} if options.hosts == 1 else {"rate": options.rate}
     report = Report("calls", options.json, **line)
-    print("workers call               |  spotmpi      gloo, ms | times gloo's (95 % interval)")
+    print("workers call                 |  spotmpi      gloo, ms | times gloo's (95 % interval)")
     with temporary_job.ended_by_signals():
         for workers in options.workers:
             job = f"{workers} workers"
@@ -105,21 +112,21 @@ def main(options: argparse.Namespace) -> int:
 def lines(found: Measured) -> Iterator[object]:
     """A row, and whether the aim is reached."""
     ms = [f"{1e3 * median(times):9.2f}" for times in found.sides.values()]
-    yield f"{found.workers:7} {found.call:18} |{' '.join(ms)}     | {found.of_gloo.say()}"
+    yield f"{found.workers:7} {found.call:20} |{' '.join(ms)}     | {found.of_gloo.say()}"
     yield found.aim
 
 
 def to_json(found: Measured) -> dict[str, Any]:
     """All times, in the values of JSON."""
     times = {f"{side}_s": seconds for side, seconds in found.sides.items()}
-    known = {"workers": found.workers, "hosts": found.hosts, "call": found.call}
-    return {**known, "times_gloo": found.of_gloo, **times}
+    known = {"workers": found.workers, "hosts": found.hosts, "groups": found.groups}
+    return {**known, "call": found.call, "times_gloo": found.of_gloo, **times}
 
 
 def _measure(workers: int, options: argparse.Namespace) -> list[Measured]:
     """One job with all calls. Leaves nothing behind."""
     limit = _LIMIT + _SLOWEST * workers * options.turns
-    program, hosts = [str(options.turns), *CALLS], options.hosts
+    program, hosts = [str(options.turns), str(options.groups), *CALLS], options.hosts
     if hosts == 1:
         times = launching.times_of(workers, "torch_calls.py", program, limit)
     else:
@@ -127,4 +134,5 @@ def _measure(workers: int, options: argparse.Namespace) -> list[Measured]:
         times = on_hosts.times_of(
             each, options.rate, "torch_calls.py", program, limit, ("--torch", "off")
         )
-    return [Measured(workers, hosts, call, sides) for call, sides in times.items()]
+    groups = options.groups
+    return [Measured(workers, hosts, groups, call, sides) for call, sides in times.items()]

@@ -2,7 +2,8 @@
 
 The same script three times: without any communication, with `DistributedOptimizer` or
 `DistributedDataParallel` over spotmpi, and with `DistributedDataParallel` over gloo; and, where
-torchft is installed, with that. Blocks of steps take turns inside one job.
+torchft is installed, with that. Or with `fully_shard` over spotmpi and over gloo. Blocks of steps
+take turns inside one job.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from spotmpi.launch.start import temporary_job
 __all__ = ["Measured", "add_arguments", "main"]
 
 _WORKERS, _PARAMS, _TURNS = (2, 4, 8), (1_000_000, 25_600_000), 9
-_WAYS = "optimizer", "overlap", "ddp"
+_WAYS = "optimizer", "overlap", "ddp", "fsdp", "hsdp"
+_SHARDED = "fsdp", "hsdp"
 _OF_GLOO, _AT_LARGE, _LARGE = 1.0, 0.6, 25_000_000
 """A step takes at most so many times that of gloo's DDP, and with so many parameters fewer."""
 _LIMIT, _SLOWEST = 90.0, 4e-7
@@ -42,17 +44,21 @@ class Measured:
 
     workers: int
     params: int
+    way: str
+    """What spotmpi's side is (``--by``)."""
     sides: Mapping[str, Sequence[float]]
     """``alone``, ``spotmpi``, ``gloo`` and, where it is installed, ``torchft``."""
 
     @property
     def of_gloo(self) -> Estimate:
-        """How long a step takes in times that of gloo's DDP."""
+        """How long a step takes in times that of gloo's side."""
         return figures.times(self.sides, "spotmpi", "gloo")
 
     @property
     def aim(self) -> Aim:
         """What is to be reached, and whether the median does."""
+        if self.way in _SHARDED:
+            return Aim.at_most(_OF_GLOO, "the same step over gloo", self.of_gloo)
         most = _AT_LARGE if self.params >= _LARGE else _OF_GLOO
         return Aim.at_most(most, "a step of gloo's DDP", self.of_gloo)
 
@@ -73,8 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sizes of the module, in float32 (1 M, 25.6 M)")  # fmt: skip
     add("--gpu", action="store_true", help="modules of all workers are on one GPU")
     add("--by", choices=_WAYS, default=_WAYS[0],
-        help="spotmpi's side: DistributedOptimizer, the same with overlap=True, or "
-        "DistributedDataParallel over spotmpi (optimizer)")  # fmt: skip
+        help="spotmpi's side: DistributedOptimizer, the same with overlap=True, "
+        "DistributedDataParallel over spotmpi, or fully_shard over it and over gloo, "
+        "with one replica or two (optimizer)")  # fmt: skip
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
@@ -84,8 +91,10 @@ def main(options: argparse.Namespace) -> int:
     gloo.check()
     if min(*options.workers, *options.params, options.turns) < 1:
         raise UsageError("--workers, --params and --turns take numbers of at least 1")
-    if options.gpu and options.by == "overlap":
-        raise UsageError("--by overlap is for modules in memory of the host: leave out --gpu")
+    if options.gpu and options.by in ("overlap", *_SHARDED):
+        raise UsageError(f"--by {options.by} is for modules in memory of the host: leave out --gpu")
+    if options.by == "hsdp" and any(one % 2 for one in options.workers):
+        raise UsageError("--by hsdp takes even numbers of workers: they are two replicas")
     if options.gpu and not gloo.sees_devices():
         raise UsageError("--gpu: torch finds no GPU here")
     report = Report("torch", options.json, gpu=options.gpu, by=options.by)
@@ -131,4 +140,4 @@ def _measure(workers: int, params: int, options: argparse.Namespace) -> Measured
     device = "cuda" if options.gpu else "cpu"
     program = [str(options.turns), str(params), device, options.by]
     times = launching.times_of(workers, "torch_stepping.py", program, limit)
-    return Measured(workers, params, times)
+    return Measured(workers, params, options.by, times)

@@ -4,9 +4,10 @@ Run by mpirun (`torch` does): ``python torch_stepping.py FILE TURNS PARAMS DEVIC
 trains a module of so many float32 by AdamW, always on one batch of its own:
 
 - ``alone``: without any communication;
-- ``spotmpi``: by `DistributedOptimizer`, if the way is ``optimizer`` or ``overlap``; by
-  `DistributedDataParallel` over spotmpi, if it is ``ddp``;
-- ``gloo``: by `DistributedDataParallel` over gloo;
+- ``spotmpi``: by `DistributedOptimizer`, if the way is ``optimizer`` or ``overlap``; over spotmpi
+  by `DistributedDataParallel`, if it is ``ddp``, and by `fully_shard` over all workers if it is
+  ``fsdp``, or over each half of them (two replicas) if it is ``hsdp``;
+- ``gloo``: over gloo by the same, or by `DistributedDataParallel`;
 - ``torchft``: by torchft over gloo, each worker a replica; where it is installed and the module in
   memory of the host.
 
@@ -27,6 +28,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import spotmpi.torch
@@ -35,6 +39,9 @@ from spotmpi.bench.pytorch import with_torchft
 from spotmpi.torch.process_group import BACKEND, WorkerGroup, register
 
 _LAYERS, _BATCH, _RATE = 8, 8, 1e-5
+REPLICAS = {"fsdp": 1, "hsdp": 2}
+"""How often the workers together have all parameters of a sharded module."""
+
 _BLOCK, _MOST = 0.3, 50
 """Seconds of a block, about, and the most steps in it."""
 
@@ -47,11 +54,21 @@ class Side:
         side = math.isqrt(params // _LAYERS)
         layers = [torch.nn.Linear(side, side) for _ in range(_LAYERS)]
         self.module: Any = torch.nn.Sequential(*layers).to(device)
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=_RATE)
+        self.optimize()
         self.first = float(sum(param.detach().double().sum() for param in self.module.parameters()))
         """The sum of all parameters before the first step."""
         self._side, self._device = side, device
         self._batch = torch.empty(0)
+
+    def optimize(self) -> None:
+        """Make an optimizer of the module's parameters."""
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=_RATE)
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Leave each worker with its part of each layer."""
+        for layer in (*self.module, self.module):
+            fully_shard(layer, mesh=mesh)
+        self.optimize()
 
     def draw(self, seed: int) -> None:
         """Draw the batch on which it is trained."""
@@ -96,8 +113,8 @@ def by_optimizer(ours: Side, place: dict[str, Any], overlap: bool) -> Iterator[M
 
 
 @contextmanager
-def by_ddp(ours: Side, place: dict[str, Any]) -> Iterator[Meeting]:
-    """Train by `DistributedDataParallel`, with the job as torch's process group."""
+def by_torch(ours: Side, place: dict[str, Any], replicas: int) -> Iterator[Meeting]:
+    """Train by what torch has, with the job as torch's process group."""
     register()
     dist.init_process_group(BACKEND, **place)
 
@@ -106,11 +123,29 @@ def by_ddp(ours: Side, place: dict[str, Any]) -> Iterator[Meeting]:
         dist.all_gather_object(found, mine)
         return dict(enumerate(found))
 
-    ours.module = DistributedDataParallel(ours.module)
+    if replicas:
+        ours.shard(mesh_of(replicas, BACKEND))
+    else:
+        ours.module = DistributedDataParallel(ours.module)
     gloo = dist.new_group(backend="gloo")
     if isinstance(gloo, WorkerGroup):
         raise SystemExit("gloo's group is spotmpi's: there would be nothing to compare with")
     yield Meeting(ours.step, gather, gloo)
+
+
+def mesh_of(replicas: int, backend: str) -> DeviceMesh:
+    """Return a mesh over all workers. Collective."""
+    ranks = torch.arange(dist.get_world_size()).view(replicas, -1)
+    if replicas == 1:
+        return DeviceMesh.from_group(group_of(ranks, backend), "cpu")
+    groups = [group_of(ranks.T, backend), group_of(ranks, backend)]
+    return DeviceMesh.from_group(groups, "cpu", ranks, mesh_dim_names=("replicate", "shard"))
+
+
+def group_of(rows: torch.Tensor, backend: str) -> Any:
+    """Make a group of each row. Return this worker's. Collective."""
+    made = {tuple(row): dist.new_group(row, backend=backend) for row in rows.tolist()}
+    return next(group for row, group in made.items() if dist.get_rank() in row)
 
 
 def main(file: Path, count: int, params: int, device: str, way: str) -> None:
@@ -121,15 +156,21 @@ def main(file: Path, count: int, params: int, device: str, way: str) -> None:
     ours, theirs = trained["spotmpi"], trained["gloo"]
     rank, size = (int(os.environ[f"OMPI_COMM_WORLD_{what}"]) for what in ("RANK", "SIZE"))
     place = {"rank": rank, "world_size": size, "init_method": f"file://{file}.gloo"}
-    overlap = way == "overlap"
-    begun = by_ddp(ours, place) if way == "ddp" else by_optimizer(ours, place, overlap)
+    replicas = REPLICAS.get(way, 0)
+    if way in ("ddp", *REPLICAS):
+        begun = by_torch(ours, place, replicas)
+    else:
+        begun = by_optimizer(ours, place, way == "overlap")
     with begun as meeting:
         # Only now: spotmpi has initialised MPI as it needs it.
         from spotmpi.fabric.mpi.calls import MPI
 
         for side in trained.values():
             side.draw(rank)
-        theirs.module = DistributedDataParallel(theirs.module, process_group=meeting.gloo)
+        if replicas:
+            theirs.shard(mesh_of(replicas, "gloo"))
+        else:
+            theirs.module = DistributedDataParallel(theirs.module, process_group=meeting.gloo)
 
         def finished(side: Callable[[], None]) -> Callable[[], None]:
             def run() -> None:
@@ -157,7 +198,9 @@ def main(file: Path, count: int, params: int, device: str, way: str) -> None:
 
 def check(side: Side, gather: Values, name: str) -> None:
     """End the process unless this module is the same on all workers and has moved. Collective."""
-    flat = torch.cat([param.detach().reshape(-1) for param in side.module.parameters()])
+    params = [param.detach() for param in side.module.parameters()]
+    whole = [one.full_tensor() if isinstance(one, DTensor) else one for one in params]
+    flat = torch.cat([one.reshape(-1) for one in whole])
     seen = [*gather(float(flat.double().sum())).values()]
     if len(set(seen)) != 1 or seen[0] == side.first:
         raise SystemExit(f"{name}: the sums of all parameters are {seen}, first {side.first}")

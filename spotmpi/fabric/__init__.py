@@ -224,7 +224,8 @@ MARK = 32
 
 @dataclass(frozen=True)
 class Post:
-    """Send ``content`` to another member. Copies it and returns at once. Local.
+    """Send ``content`` to another member, and then what is ``lent``. Copies the content and returns
+    at once. Local.
 
     Those that are posted to one worker arrive in order, each once, while both live. What is posted
     to a dead one is dropped.
@@ -235,6 +236,9 @@ class Post:
     """What it is for, in `KEY` bytes: only who asks for this key gets it."""
     content: Buffer
     """Bytes, flat, in memory of the host."""
+    lent: Sequence[Buffer] = ()
+    """More of them, which may be sent from where they are. They stay as they are until the receiver
+    has them, or has no use for them any more."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ class Message(NamedTuple):
 
     sender: WorkerId
     content: memoryview
-    """It may be written to, and is there until the next `Receive`."""
+    """Its memory can be written, and is used again when nobody has a view of it."""
 
 
 class Fetched(NamedTuple):

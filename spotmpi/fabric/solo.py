@@ -68,8 +68,8 @@ class SoloFabric(Fabric):
                 pass
             case Publish() | Fetch() | Signal():
                 pass  # there is nobody to show, ask or tell anything
-            case Post(_, key, content):
-                self._posted.setdefault(key, deque()).append(bytes(memoryview(content)))
+            case Post(_, key, content, lent):
+                self._posted.setdefault(key, deque()).append(b"".join([content, *lent]))
             case Receive(_, key) if key in self._posted:
                 content = self._posted[key].popleft()
                 if not self._posted[key]:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Hashable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from spotmpi.errors import UsageError
 
-__all__ = ["NONSENSE", "pack", "unpack"]
+__all__ = ["NONSENSE", "pack", "pack_in_place", "unpack", "unpack_in_place"]
 
 NONSENSE = (
     *(ValueError, TypeError, LookupError, AttributeError),
-    *(RecursionError, ArithmeticError, UsageError, struct.error),
+    *(RecursionError, ArithmeticError, SyntaxError, UsageError, struct.error),
 )
 """What it raises to read values that spotmpi has not written."""
+
+_Numbers: TypeAlias = np.ndarray[Any, Any]
 
 _LENGTH = struct.Struct("<Q")
 
@@ -32,25 +35,55 @@ _EXPECTED = (
     "numbers, strings, bytes, booleans, None, arrays of such, and lists, tuples and dicts of these"
 )
 
+_ALIGNED = 16
+"""Bytes: arrays are read faster from multiples of it."""
+
 _DEEPEST = 100
 """Most levels of lists in lists."""
 
 
 def pack(value: object) -> bytes:
     """Return ``value`` as bytes; UsageError if it holds anything of another type."""
-    blobs: list[bytes] = []
+    text, blobs = _packed(value, aligned=False)
+    return b"".join([text, *blobs])
+
+
+def pack_in_place(value: object) -> list[memoryview]:
+    """Do the same in parts. Those after the first are the memory of the value's arrays, where these
+    are contiguous."""
+    text, blobs = _packed(value, aligned=True)
+    return [memoryview(text), *blobs]
+
+
+def _packed(value: object, aligned: bool) -> tuple[bytes, list[memoryview]]:
+    """Return what describes a value, and the bytes of its arrays. ``aligned``: that is as long as a
+    multiple of `_ALIGNED`."""
+    blobs: list[memoryview] = []
     text = json.dumps(_describe(value, blobs, 0), separators=(",", ":")).encode()
-    return b"".join([_LENGTH.pack(len(text)), text, *blobs])
+    if aligned:  # by blanks, which JSON skips
+        text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNED)
+    return _LENGTH.pack(len(text)) + text, blobs
 
 
 def unpack(data: bytes) -> Any:
     """Return what `pack` was given, in Python's and NumPy's own types. Arrays are copies."""
-    (length,) = _LENGTH.unpack_from(data)
+    return _read([memoryview(data)], np.copy)
+
+
+def unpack_in_place(parts: Sequence[memoryview]) -> Any:
+    """Do the same with parts of these bytes. The arrays have the memory of the parts."""
+    return _read(parts, lambda array: array)
+
+
+def _read(parts: Sequence[memoryview], own: Callable[[_Numbers], _Numbers]) -> Any:
+    first, *others = parts
+    (length,) = _LENGTH.unpack_from(first)
     begin = _LENGTH.size + length
-    return _Reader(data, begin).value(json.loads(data[_LENGTH.size : begin]))
+    said = json.loads(bytes(first[_LENGTH.size : begin]))
+    return _Reader([first[begin:], *others], own).value(said)
 
 
-def _describe(value: object, blobs: list[bytes], depth: int) -> Any:
+def _describe(value: object, blobs: list[memoryview], depth: int) -> Any:
     """Return a JSON value: plain values as they are, others as a list that begins with a kind."""
     if depth > _DEEPEST:
         raise UsageError(f"a value is nested more than {_DEEPEST} levels deep, or holds itself")
@@ -63,7 +96,7 @@ def _describe(value: object, blobs: list[bytes], depth: int) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bytes | bytearray):
-        blobs.append(bytes(value))
+        blobs.append(memoryview(value))
         return ["bytes", len(value)]
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
@@ -77,19 +110,21 @@ def _describe(value: object, blobs: list[bytes], depth: int) -> Any:
     raise UsageError(f"values of {type(value)} cannot be passed on; give {_EXPECTED}")
 
 
-def _describe_array(array: np.ndarray[Any, Any], scalar: bool, blobs: list[bytes]) -> Any:
+def _describe_array(array: _Numbers, scalar: bool, blobs: list[memoryview]) -> Any:
     if array.dtype.kind not in _KINDS:
         raise UsageError(f"arrays of {array.dtype} cannot be passed on; give {_EXPECTED}")
-    blobs.append(array.tobytes())
+    flat = np.ascontiguousarray(array).reshape(-1)
+    blobs.append(flat.view(np.uint8).data if flat.nbytes else memoryview(b""))
     return ["scalar" if scalar else "array", array.dtype.str, list(array.shape)]
 
 
 class _Reader:
     """Walks through a description and takes the bytes in the same order."""
 
-    def __init__(self, data: bytes, begin: int) -> None:
-        self._data = data
-        self._at = begin
+    def __init__(self, parts: Sequence[memoryview], own: Callable[[_Numbers], _Numbers]) -> None:
+        """``own``: returns an array to keep, from one with the memory of a part."""
+        self._parts = deque(parts)
+        self._own = own
 
     def value(self, said: Any) -> Any:
         """Return the value that is described here."""
@@ -106,17 +141,22 @@ class _Reader:
             case "complex":
                 return complex(*rest)
             case "bytes":
-                return self._take(rest[0])
+                return bytes(self._take(rest[0]))
         dtype, shape = np.dtype(rest[0]), tuple(rest[1])
         size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(self._take(size), dtype).reshape(shape).copy()
+        array = self._own(np.frombuffer(self._take(size), dtype).reshape(shape))
         return array[()] if kind == "scalar" else array
 
     def _key(self, said: Any) -> Hashable:
         key: Hashable = self.value(said)
         return key
 
-    def _take(self, size: int) -> bytes:
-        found = self._data[self._at : self._at + size]
-        self._at += size
+    def _take(self, size: int) -> memoryview:
+        """Return the next bytes, which one part has."""
+        while size and not self._parts[0]:
+            self._parts.popleft()
+        found = self._parts[0][:size]
+        if len(found) != size:
+            raise ValueError(f"{size} bytes were to come, and there are {len(found)}")
+        self._parts[0] = self._parts[0][size:]
         return found

@@ -17,15 +17,20 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric import Message, Post, Steps, Work
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["Combine", "Receive", "SubsetCalls"]
+__all__ = ["Combine", "Parts", "Receive", "SubsetCalls"]
 
-Combine: TypeAlias = Callable[[Mapping[WorkerId, bytes]], bytes]
-"""Makes an answer of what workers have brought."""
+Parts: TypeAlias = Sequence[memoryview]
+"""Bytes in several parts. The first one is copied when they are sent, and the others may be sent
+from where they are."""
+
+Combine: TypeAlias = Callable[[Mapping[WorkerId, Parts]], Parts]
+"""Makes an answer of what other workers have brought, and of what this one brings. Nobody changes
+the answer, and it has no memory of what this worker brings."""
 
 Receive: TypeAlias = Callable[[Collection[WorkerId], bytes, bool], Steps[Message | None]]
 """As `RoundRunner.receive`: takes part in recoveries while it waits for a message."""
 
-_HEAD = struct.Struct("<q?")
+_HEAD = struct.Struct("<q?7x")
 """The number of a call, and True before its answer, False before what a worker brings."""
 
 _MOST_CALLS = 1 << 32
@@ -37,7 +42,7 @@ class _Answer(NamedTuple):
 
     number: int
     workers: Sequence[WorkerId]
-    content: bytes
+    content: Parts
     giver: WorkerId
     """The worker that gives it to all, as far as it is known here."""
 
@@ -55,13 +60,13 @@ class SubsetCalls:
         self,
         key: bytes,
         workers: Sequence[WorkerId],
-        mine: bytes,
+        mine: Parts,
         combine: Combine,
         receive: Receive,
-    ) -> Steps[bytes]:
+    ) -> Steps[Parts]:
         """Return what ``combine`` makes of what these ``workers`` bring: one of them calls it, and
-        all get its answer. It is of all that live; what lost ones have brought may be in it.
-        ``mine``: what this one brings.
+        all get its answer. It is of all that live; what lost ones have brought may be in it. It
+        is kept until the next call, and is not to be changed. ``mine``: what this one brings.
 
         Collective among them. All give them in the same order, and make the calls of a ``key`` in
         the same order. Those that are lost stay among them, and one that comes is added: it has
@@ -70,16 +75,17 @@ class SubsetCalls:
         number = len(workers) * _MOST_CALLS
         if key in self._answers:
             number = max(number, self._answers[key].number + 1)
-        said, told = {self._me: mine}, self._me
-        answer = None
+        said: dict[WorkerId, Parts] = {}
+        told, answer = self._me, None
         while answer is None:
             first, *_ = living = self._living(workers)
-            if first == self._me and said.keys() >= {*living}:
+            if first == self._me and said.keys() >= {*living} - {self._me}:
                 content = yield Work(partial(combine, said))
                 answer = _Answer(number, workers, content, self._me)
                 continue
             if first not in (self._me, told):
-                yield Post(first, key, memoryview(_HEAD.pack(number, False) + mine))
+                # If it has no use for that any more, it reads the number, and no more.
+                yield _post(first, key, number, False, mine)
                 told = first
             try:
                 message = yield from receive([one for one in living if one != self._me], key, True)
@@ -89,7 +95,7 @@ class SubsetCalls:
             of, is_answer = _HEAD.unpack_from(message.content)
             if of < number or message.sender not in self._members():
                 continue
-            content = bytes(message.content[_HEAD.size :])
+            content = [message.content[_HEAD.size :]]
             if not is_answer:
                 said[message.sender] = content
                 continue
@@ -113,12 +119,16 @@ class SubsetCalls:
 
     def _give(self, key: bytes, answer: _Answer) -> Steps[None]:
         """Give an answer to the worker that gives it to all, or to all if it is this one."""
-        said = memoryview(_HEAD.pack(answer.number, True) + answer.content)
         to = self._living(answer.workers) if answer.giver == self._me else [answer.giver]
         for one in to:
             if one != self._me:
-                yield Post(one, key, said)
+                yield _post(one, key, answer.number, True, answer.content)
 
     def _living(self, workers: Sequence[WorkerId]) -> list[WorkerId]:
         members = self._members()
         return [one for one in workers if one in members]
+
+
+def _post(to: WorkerId, key: bytes, number: int, is_answer: bool, content: Parts) -> Post:
+    first, *lent = content
+    return Post(to, key, memoryview(_HEAD.pack(number, is_answer) + first), lent)

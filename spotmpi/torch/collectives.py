@@ -16,30 +16,28 @@ from spotmpi.errors import PeersLost, UsageError
 from spotmpi.fabric import KEY
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.plain_values import pack
+from spotmpi.rounds.subset_calls import Parts
 from spotmpi.torch.passes import Passes
 from spotmpi.torch.tensors import (
     SUM_OF_LIVING,
     TIMES,
+    Fold,
     Numbers,
     bucket_of,
     bytes_of,
     fold_of,
     from_bytes,
+    joined,
+    like,
     read_bytes,
+    spread,
     summed_as,
     write_bytes,
 )
 from spotmpi.torch.torch_rounds import Rounds, values_of
 from spotmpi.torch_hooks.libraries import divides_whole_numbers, let_first_stand_in
 
-__all__ = [
-    "NO_PASS",
-    "Calls",
-    "Collectives",
-    "check_size",
-    "like",
-    "lost",
-]
+__all__ = ["NO_PASS", "Calls", "Collectives", "lost"]
 
 NO_PASS = (
     "it can only join where a pass through a DataLoader with DistributedSampler or ElasticSampler, "
@@ -58,9 +56,6 @@ _ANOTHER_SAVES = (
 
 _AT_ONCE = 8_000_000
 """Bytes that are given at once. All workers need three times as much memory for it."""
-
-_MOST_POSTED = (1 << 31) - (1 << 10)
-"""Bytes of a message, as MPI counts them."""
 
 
 class Calls:
@@ -113,11 +108,17 @@ class Calls:
         raise NotImplementedError
 
     def _add_up(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int | None, step: bool
+        self,
+        tensors: Sequence[torch.Tensor],
+        kind: torch.dtype,
+        times: int | None,
+        step: bool,
+        out: Sequence[torch.Tensor],
+        start: int = 0,
     ) -> None:
-        """Write the mean of all workers' tensors into these, ``times`` this number; None: times the
-        number of those that brought something. They are on one device. ``kind``: the type in which
-        they are summed. ``step``: see `reduce`."""
+        """Write into ``out`` the mean of all workers' tensors from the number ``start`` on,
+        ``times`` this number; None: times the number of those that brought something. They are on
+        one device. ``kind``: the type in which they are summed. ``step``: see `reduce`."""
         raise NotImplementedError
 
     def post(self, to: int, key: bytes, content: Any) -> None:
@@ -165,18 +166,40 @@ class Calls:
             times = TIMES[operation](self.size)
             for how in dict.fromkeys(map(summed_as, floats)):
                 alike = [one for one in floats if summed_as(one) == how]
-                self._add_up(alike, how[0], times, step)
+                self._add_up(alike, how[0], times, step, alike)
                 step = False  # it is counted
         for one in tensors:
             if operation in TIMES and one.is_floating_point():
                 continue
             # (In `join` some ask for a sum of those that live, and others for a sum.)
             asked = "SUM" if operation == SUM_OF_LIVING else operation
-            found = [*self._values(one, asked).values()]
-            fold(one, found)
+            many = self._fold(one, fold, asked)
             if operation == "SUM" and divides_whole_numbers():
                 total = one.detach()
-                total.copy_((total.double() * self.size / len(found)).round())
+                total.copy_((total.double() * self.size / many).round())
+
+    def _fold(self, mine: torch.Tensor, fold: Fold, asked: str) -> int:
+        """Write into ``mine`` what ``fold`` makes of all workers' tensors. Return the number of
+        those that brought one."""
+        found = [*self._values(mine, asked).values()]
+        fold(mine, found)
+        return len(found)
+
+    def reduce_part(
+        self, mine: torch.Tensor, out: torch.Tensor, operation: str, step: bool = False
+    ) -> None:
+        """Write into ``out`` this worker's part of what `reduce` would write into ``mine``: each
+        has as much. ``mine`` stays as it is."""
+        if mine.numel() != self.size * out.numel():
+            raise UsageError(f"{mine.numel()} numbers are not {self.size} times {out.numel()}")
+        start = self.rank * out.numel()
+        if operation in TIMES and mine.is_floating_point() and mine.numel():
+            kind, _ = summed_as(mine)
+            self._add_up([mine], kind, TIMES[operation](self.size), step, [out], start)
+            return
+        whole = mine.detach().clone()
+        self.reduce([whole], operation, step)
+        spread(whole.reshape(-1), [out], start)
 
     def give_early(
         self, number: int, tensors: Sequence[torch.Tensor], step: Callable[[], bool]
@@ -354,9 +377,12 @@ class Collectives(Calls):
         about = ", ".join(f"{one.numel()} numbers of {one.dtype}" for one in tensors)
         # Not into the tensors: they may be the next ones that are given.
         found = np.empty(size if wanted else 0, np.uint8)
-        write = partial(_put, found) if wanted else None
+
+        def put(begin: int, numbers: Numbers) -> None:
+            found[begin : begin + len(numbers)] = numbers
+
         try:
-            self.give(givers, size, partial(read_bytes, mine), about, write)
+            self.give(givers, size, partial(read_bytes, mine), about, put if wanted else None)
         except PeersLost:
             answers.keep(f"{size} bytes from {source}", pack({}))
             raise lost(source) from None
@@ -438,14 +464,19 @@ class Collectives(Calls):
         return found[source], source
 
     def _add_up(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int | None, step: bool
+        self,
+        tensors: Sequence[torch.Tensor],
+        kind: torch.dtype,
+        times: int | None,
+        step: bool,
+        out: Sequence[torch.Tensor],
+        start: int = 0,
     ) -> None:
-        """Write the mean of all workers' tensors into these, ``times`` this number."""
+        """Write the mean of all workers' tensors, ``times`` this number."""
         if self.rehearses:
-            for one in tensors:
-                one.detach().mul_(times or 1)
+            spread(joined(tensors, kind) * (times or 1), out, start)
         else:
-            self._heard(self.group.add_up(tensors, kind, times, step))
+            self._heard(self.group.add_up(tensors, kind, times, step, out, start))
 
     def give_early(
         self, number: int, tensors: Sequence[torch.Tensor], step: Callable[[], bool]
@@ -486,7 +517,6 @@ class Collectives(Calls):
 
     def post(self, to: int, key: bytes, content: Any) -> None:
         """Send bytes to the worker of this rank, unless this worker rehearses."""
-        check_size(content.nbytes)
         if not self.rehearses:
             (worker,) = self._workers([to])
             self.group.post(worker, key, content)
@@ -538,10 +568,10 @@ class Collectives(Calls):
         return {ranks[one] for one in self.group.workers if one in ranks} | {self.rank}
 
     def ask_some(
-        self, ranks: Sequence[int], mine: bytes, combine: Callable[[Mapping[int, bytes]], bytes]
-    ) -> bytes:
-        """Return what ``combine`` makes of what the workers of these ranks bring, by rank;
-        ``mine``: this one's. Collective among them."""
+        self, ranks: Sequence[int], mine: Parts, combine: Callable[[Mapping[int, Parts]], Parts]
+    ) -> Parts:
+        """Return what ``combine`` makes of what the others of these ranks bring, by rank, and of
+        what this worker brings: see `SubsetCalls.call`. ``mine``: that. Collective among them."""
         ranked = self.standing.ranks
         workers = sorted(
             (one for one, rank in ranked.items() if rank in ranks),
@@ -556,18 +586,8 @@ class Collectives(Calls):
 
     def take_step(self) -> None:
         """Count a step that all take with sums in groups of some."""
-        self._add_up([torch.zeros(1)], torch.float32, 1, step=True)
-
-
-def _put(out: Numbers, begin: int, numbers: Numbers) -> None:
-    """Write bytes into an array."""
-    out[begin : begin + len(numbers)] = numbers
-
-
-def check_size(size: int) -> None:
-    """Raise UsageError if a message is not to have so many bytes."""
-    if size > _MOST_POSTED:
-        raise UsageError(f"{size} bytes are sent as one message: send them in parts")
+        nothing = [torch.zeros(1)]
+        self._add_up(nothing, torch.float32, 1, True, nothing)
 
 
 def lost(*ranks: int) -> PeersLost:
@@ -577,13 +597,3 @@ def lost(*ranks: int) -> PeersLost:
         f"{said}, which was to give or to get something, is lost: ask spotmpi.torch.workers() who "
         "lives"
     )
-
-
-def like(tensor: torch.Tensor, there: Any) -> torch.Tensor:
-    """Return bytes as a tensor like this one, in memory of the host. Raises UsageError."""
-    if there.nbytes != tensor.numel() * tensor.element_size():
-        raise UsageError(
-            f"a worker gave {there.nbytes} bytes where this one has a tensor of {tensor.dtype} "
-            f"{tuple(tensor.shape)}: give tensors of one type and shape on all workers"
-        )
-    return from_bytes(there, tensor.dtype, tensor.shape)

@@ -9,17 +9,19 @@ from typing import Any, TypeAlias
 import torch
 
 from spotmpi.errors import UsageError
-from spotmpi.protocol.plain_values import pack, unpack
-from spotmpi.torch.collectives import Calls, Collectives, check_size, like, lost
-from spotmpi.torch.tensors import bytes_of, from_bytes
+from spotmpi.protocol.plain_values import pack_in_place, unpack_in_place
+from spotmpi.rounds.subset_calls import Parts
+from spotmpi.torch.collectives import Calls, Collectives, lost
+from spotmpi.torch.tensors import Fold, Numbers, bytes_of, from_bytes, joined, like, spread
 
 __all__ = ["Part", "Split"]
 
 Split: TypeAlias = list[tuple[int, ...]]
 """Groups that have no worker in common, and were made one after the other."""
 
-_Fold: TypeAlias = Callable[[Mapping[int, Any]], Any]
-"""Makes an answer of what workers have brought, by rank among all."""
+_Combine: TypeAlias = Callable[[Mapping[int, Any]], Any]
+"""Makes an answer of what workers have brought, by rank among all. It has no memory of what this
+one brings."""
 
 
 class Part(Calls):
@@ -61,23 +63,33 @@ class Part(Calls):
         """Return the values of all who have a part in this call, by rank."""
         if self._whole.rehearses:
             return dict.fromkeys(range(self.size), value)
-        found = self._ask(value, asked, dict)
+
+        def fold(said: Mapping[int, Any]) -> Any:
+            mine = self._whole.rank
+            return {rank: _copy(one) if rank == mine else one for rank, one in said.items()}
+
+        found = self._ask(value, asked, fold)
         return {self.ranks.index(rank): one for rank, one in found.items()}
 
-    def _ask(self, value: Any, asked: str, fold: _Fold) -> Any:
+    def _exchange_bytes(self, mine: Numbers, asked: str) -> Mapping[int, Numbers]:
+        """Return as many bytes of each worker, by rank."""
+        return self.exchange(mine.copy() if self._whole.rehearses else mine, asked)
+
+    def _ask(self, value: Any, asked: str, fold: _Combine) -> Any:
         """Return what ``fold`` makes of the values of all who have a part in this call. ``asked``:
         says what for, alike on all. Raises UsageError, on all."""
-        mine = pack((asked, value))
-        check_size(len(mine))
-        said = self._whole.ask_some(self.ranks, mine, partial(self._combined, fold))
-        problem, answer = unpack(said)
+        mine = pack_in_place((asked, value))
+        said = self._whole.ask_some(self.ranks, mine, partial(self._combined, fold, (asked, value)))
+        problem, answer = unpack_in_place(said)
         if problem is not None:
             raise UsageError(problem)
         return answer
 
-    def _combined(self, fold: _Fold, said: Mapping[int, bytes]) -> bytes:
+    def _combined(self, fold: _Combine, mine: Any, said: Mapping[int, Parts]) -> Parts:
         """Return a packed pair: what is wrong with what workers have brought, and the answer."""
-        found = {rank: unpack(said[rank]) for rank in self.ranks if rank in said}
+        there = {rank: unpack_in_place(one) for rank, one in said.items()}
+        there[self._whole.rank] = mine
+        found = {rank: there[rank] for rank in self.ranks if rank in there}
         asked = {rank: what for rank, (what, _) in found.items()}
         (first, what), *others = asked.items()
         for rank, other in others:
@@ -86,13 +98,11 @@ class Part(Calls):
                     f"in the group of ranks {[*self.ranks]} rank {first} has called for {what}, "
                     f"and rank {rank} for {other}: all must make the same calls"
                 )
-                return pack((problem, None))
+                return pack_in_place((problem, None))
         try:
-            answer = pack((None, fold({rank: value for rank, (_, value) in found.items()})))
-            check_size(len(answer))
-            return answer
+            return pack_in_place((None, fold({rank: value for rank, (_, value) in found.items()})))
         except UsageError as error:
-            return pack((str(error), None))
+            return pack_in_place((str(error), None))
 
     def _given(
         self, source: int, value: Callable[[], Any], stands_in: bool, asked: str
@@ -104,7 +114,9 @@ class Part(Calls):
 
         def fold(said: Mapping[int, Any]) -> Any:
             first = giver if giver in said else next(iter(said)) if stands_in else None
-            return None if first is None else (said[first], first)
+            if first is None:
+                return None
+            return _copy(said[first]) if first == self._whole.rank else said[first], first
 
         mine = value() if self.rank == source or stands_in else None
         found = self._ask(mine, f"{asked} from rank {giver}", fold)
@@ -128,28 +140,55 @@ class Part(Calls):
         found = self._whole.receive_from(senders, key, waits)
         return None if found is None else (self.ranks.index(found[0]), found[1])
 
-    def _add_up(
-        self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: int | None, step: bool
-    ) -> None:
-        """Write the mean of all workers' tensors into these, ``times`` this number."""
+    def _fold(self, mine: torch.Tensor, fold: Fold, asked: str) -> int:
+        """Write into ``mine`` what ``fold`` makes of all workers' tensors: one of them makes it."""
         if self._whole.rehearses:
-            for one in tensors:
-                one.detach().mul_(times or 1)
+            return super()._fold(mine, fold, asked)
+
+        def made(said: Mapping[int, Any]) -> Any:
+            out = torch.empty(mine.shape, dtype=mine.dtype, device="cpu")
+            fold(out, [like(mine, there) for there in said.values()])
+            return bytes_of(out), len(said)
+
+        there, many = self._ask(bytes_of(mine), f"{asked} of {_numbers(mine)}", made)
+        mine.detach().copy_(like(mine, there))
+        return int(many)
+
+    def _add_up(
+        self,
+        tensors: Sequence[torch.Tensor],
+        kind: torch.dtype,
+        times: int | None,
+        step: bool,
+        out: Sequence[torch.Tensor],
+        start: int = 0,
+    ) -> None:
+        """Write the mean of all workers' tensors, ``times`` this number."""
+        if self._whole.rehearses:
+            spread(joined(tensors, kind) * (times or 1), out, start)
             return
         if step:  # all workers take it
             self._whole.take_step()
-        mine = torch.cat([one.detach().reshape(-1).to(kind) for one in tensors])
+        mine = joined(tensors, kind)
 
         def fold(said: Mapping[int, Any]) -> Any:
-            first, *others = [like(mine, there) for there in said.values()]
-            total = first.clone()
+            total, *others = [like(mine, there) for there in said.values()]
+            # Not into the first one: that is memory of what a worker brings.
+            total = total + others.pop(0) if others else total.clone()
             for one in others:
                 total += one
             return bytes_of(total), len(said)
 
-        there, many = self._ask(bytes_of(mine), f"a sum of {mine.numel()} numbers of {kind}", fold)
+        there, many = self._ask(bytes_of(mine), f"a sum of {_numbers(mine)}", fold)
         total = from_bytes(there, kind, mine.shape)
         if times is not None and times != many:
-            total.mul_(times).div_(many)
-        for one, new in zip(tensors, total.split([one.numel() for one in tensors]), strict=True):
-            one.detach().copy_(new.view(one.shape))
+            total = (total * times).div_(many)  # the answer stays what it is
+        spread(total, out, start)
+
+
+def _numbers(tensor: torch.Tensor) -> str:
+    return f"{tensor.numel()} numbers of {tensor.dtype}"
+
+
+def _copy(value: Any) -> Any:
+    return unpack_in_place([memoryview(bytearray().join(pack_in_place(value)))])

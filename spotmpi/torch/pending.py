@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from spotmpi.errors import PeersLost, UsageError
-from spotmpi.torch.collectives import Calls, like
+from spotmpi.torch.collectives import Calls
+from spotmpi.torch.tensors import like
 
 __all__ = ["Arrival", "Arrivals", "Call", "Later", "operation_of"]
 

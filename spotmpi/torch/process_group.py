@@ -503,20 +503,16 @@ class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no type
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Call:
         """Write on each worker its tensor of the sum of all workers' lists."""
         (out,), (mine,) = outputs, inputs
-        whole = torch.stack(list(mine))
-        self.collectives.reduce([whole], operation_of(opts))
-        out.detach().copy_(whole[self.rank()])
+        self.collectives.reduce_part(torch.stack(list(mine)), out, operation_of(opts))
         return Call(outputs)
 
     def reduce_scatter_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any) -> Call:
         """Write on each worker its part of the sum of all workers' tensors."""
-        whole = mine.detach().clone()
         gradients = asked_in(_SHARDED)
         step = gradients and self.entrance.begins_step
-        self.collectives.reduce([whole], operation_of(opts), step)
+        self.collectives.reduce_part(mine, output, operation_of(opts), step)
         if gradients:
             self._sum_up()
-        output.detach().copy_(whole.reshape(-1).chunk(self.size())[self.rank()].view(output.shape))
         self._keep_shards()
         return Call(output)
 

@@ -17,14 +17,18 @@ __all__ = [
     "SUMS_OF_FLOATS",
     "SUM_OF_LIVING",
     "TIMES",
+    "Fold",
     "Numbers",
     "array_of",
     "bucket_of",
     "bytes_of",
     "check_stream",
+    "joined",
     "fold_of",
     "from_bytes",
+    "like",
     "read_bytes",
+    "spread",
     "stream_of",
     "summed_as",
     "tensor_of",
@@ -36,6 +40,9 @@ Numbers = npt.NDArray[np.uint8]
 
 _PIECE = 1 << 14
 """Numbers that are folded at a time: so few that they stay in a core's cache."""
+
+Fold = Callable[[torch.Tensor, Sequence[torch.Tensor]], None]
+"""Writes into a tensor what it makes of others."""
 
 _FOLDS: Mapping[str, Callable[..., torch.Tensor]] = {
     "SUM": torch.add,
@@ -124,6 +131,30 @@ def from_bytes(there: Any, kind: torch.dtype, shape: Sequence[int]) -> torch.Ten
     return torch.from_numpy(there).view(kind).view(tuple(shape))
 
 
+def joined(tensors: Sequence[torch.Tensor], kind: torch.dtype) -> torch.Tensor:
+    """Return all their numbers as this type, in one dimension. They may be in memory of a tensor:
+    if it is the only one, contiguous, and of this type."""
+    found = [one.detach().reshape(-1).to(kind) for one in tensors]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def spread(numbers: torch.Tensor, tensors: Sequence[torch.Tensor], start: int = 0) -> None:
+    """Write a flat tensor's numbers into these, from the number ``start`` on."""
+    for one in tensors:
+        one.detach().copy_(numbers[start : start + one.numel()].view(one.shape))
+        start += one.numel()
+
+
+def like(tensor: torch.Tensor, there: Any) -> torch.Tensor:
+    """Return bytes as a tensor like this one, in memory of the host. Raises UsageError."""
+    if there.nbytes != tensor.numel() * tensor.element_size():
+        raise UsageError(
+            f"a worker gave {there.nbytes} bytes where this one has a tensor of {tensor.dtype} "
+            f"{tuple(tensor.shape)}: give tensors of one type and shape on all workers"
+        )
+    return from_bytes(there, tensor.dtype, tensor.shape)
+
+
 def stream_of(device: torch.device) -> AbstractContextManager[object]:
     """Return a block in which arrays of this device are worked on in torch's present stream."""
     if device.type != "cuda":
@@ -184,7 +215,7 @@ def _cupy(device: torch.device) -> Any:
     return cupy
 
 
-def fold_of(operation: str) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], None]:
+def fold_of(operation: str) -> Fold:
     """Return what writes into a tensor what this operation makes of all workers' tensors, in their
     order; these are in memory of the host. Averages of whole numbers are cut off behind the point.
     Raises UsageError if there is no such operation."""

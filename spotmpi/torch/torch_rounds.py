@@ -16,7 +16,7 @@ from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.rounds.early_sum import EarlySum
 from spotmpi.rounds.once import answer_of, outcome_of
 from spotmpi.rounds.round import Summed
-from spotmpi.rounds.subset_calls import Combine
+from spotmpi.rounds.subset_calls import Combine, Parts
 from spotmpi.rounds.summand import GrowingSummand, OwnWords, Summand, Words
 from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place
@@ -190,11 +190,13 @@ class Rounds(Group[Any]):
         kind: torch.dtype,
         times: int | None,
         step: bool,
+        out: Sequence[torch.Tensor],
+        start: int = 0,
     ) -> tuple[int, ...]:
-        """Write the mean of all workers' tensors into these, ``times`` this number; None: times
-        the number of those that brought something. They are on one device. ``kind``: the type in
-        which they are summed. ``step``: this stands for a step of the training. Returns the workers
-        that brought something."""
+        """Write into ``out`` the mean of all workers' tensors from the number ``start`` on,
+        ``times`` this number; None: times the number of those that brought something. They are on
+        one device. ``kind``: the type in which they are summed. ``step``: this stands for a step of
+        the training. Returns the workers that brought something."""
         step = step and self.script.found is None  # what is rehearsed was counted before
         with stream_of(tensors[0].device):
             arrays = [array_of(one.detach().to(kind)) for one in tensors]
@@ -202,7 +204,7 @@ class Rounds(Group[Any]):
             known = self._known_as((kind, tensors[0].device, *shapes), lambda: arrays)
             mine = known._replace(tree=arrays)
             found = self._run(self._connected("sum()").sum(mine, step))
-            _write(tensors, found, times)
+            _write(out, found, times, start)
         return found.workers
 
     def begin_early(self, sizes: Sequence[int], kind: torch.dtype, step: bool) -> None:
@@ -270,12 +272,12 @@ class Rounds(Group[Any]):
         return there
 
     def ask_some(
-        self, key: bytes, workers: Sequence[WorkerId], mine: bytes, combine: Combine
-    ) -> bytes:
-        """Return what ``combine`` makes of what these workers bring, by worker; ``mine``: this
-        one's. Collective among them: each call of this ``key`` is, in the same order."""
+        self, key: bytes, workers: Sequence[WorkerId], mine: Parts, combine: Combine
+    ) -> Parts:
+        """Return what ``combine`` makes of what these workers bring; ``mine``: this one's.
+        Collective among them: each call of this ``key`` is, in the same order."""
         answer = self._connected("ask_some()").mail.ask_some(key, workers, mine, combine)
-        said: bytes = self._run(answer)
+        said: Parts = self._run(answer)
         return said
 
     def exchange(self, value: Any, about: str = "") -> bytes:
@@ -291,9 +293,12 @@ def values_of(said: bytes) -> dict[int, Any]:
     return {worker: unpack(one) if one else None for worker, one in unpack(said).items()}
 
 
-def _write(tensors: Sequence[torch.Tensor], found: Summed, times: int | None) -> None:
-    """Write a sum into these tensors, as ``times`` the mean; None: as it is."""
-    many, start = len(found.workers), 0
+def _write(
+    tensors: Sequence[torch.Tensor], found: Summed, times: int | None, start: int = 0
+) -> None:
+    """Write a sum into these tensors, from this number of it on, as ``times`` the mean; None: as it
+    is."""
+    many = len(found.workers)
     for one in tensors:
         out = one.detach().contiguous()  # its own memory, or a copy
         for where, there in pieces(found.total, start, start + one.numel()):

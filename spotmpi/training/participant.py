@@ -15,7 +15,7 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.rounds.early_sum import EarlySum
 from spotmpi.rounds.round import Summed
-from spotmpi.rounds.subset_calls import Combine
+from spotmpi.rounds.subset_calls import Combine, Parts
 from spotmpi.rounds.summand import GrowingSummand, Summand, Words
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
@@ -41,10 +41,10 @@ class Mail(Protocol):
         but for recoveries meanwhile."""
 
     def ask_some(
-        self, key: bytes, workers: Sequence[WorkerId], mine: bytes, combine: Combine
-    ) -> Asks[bytes]:
-        """Return what ``combine`` makes of what these workers bring, by worker; ``mine``: this
-        one's. Collective among them: each call of this ``key`` is, in the same order."""
+        self, key: bytes, workers: Sequence[WorkerId], mine: Parts, combine: Combine
+    ) -> Asks[Parts]:
+        """Return what ``combine`` makes of what these workers bring; ``mine``: this one's.
+        Collective among them: each call of this ``key`` is, in the same order."""
 
 
 class NoMail:
@@ -65,11 +65,11 @@ class NoMail:
         return None
 
     def ask_some(
-        self, key: bytes, workers: Sequence[WorkerId], mine: bytes, combine: Combine
-    ) -> Asks[bytes]:
+        self, key: bytes, workers: Sequence[WorkerId], mine: Parts, combine: Combine
+    ) -> Asks[Parts]:
         """Return what comes of this worker's own part: it counts for nothing."""
         yield from ()
-        return combine({self._me: mine})
+        return combine({})
 
 
 class Participant(Protocol):

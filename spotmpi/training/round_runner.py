@@ -17,7 +17,7 @@ from spotmpi.protocol import control_word
 from spotmpi.protocol.ending import EndEvent, EndState
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.rounds.round import EndRound, Round
-from spotmpi.rounds.subset_calls import Combine
+from spotmpi.rounds.subset_calls import Combine, Parts
 from spotmpi.training.exchange import TrainingExchange
 
 __all__ = ["RoundRunner"]
@@ -93,8 +93,8 @@ class RoundRunner:
         yield Post(to, key, content)
 
     def ask_some(
-        self, key: bytes, workers: Sequence[WorkerId], mine: bytes, combine: Combine
-    ) -> Asks[bytes]:
+        self, key: bytes, workers: Sequence[WorkerId], mine: Parts, combine: Combine
+    ) -> Asks[Parts]:
         """Return what one of these workers makes of what all of them bring (`SubsetCalls.call`)."""
         return self._driver.subset_calls.call(key, workers, mine, combine, self.receive)
 

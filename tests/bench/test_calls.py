@@ -17,7 +17,7 @@ SIDES = {"spotmpi": [0.004, 0.005], "gloo": [0.005, 0.006]}
 
 
 def test_a_call_is_compared_with_gloo_s() -> None:
-    row, aim = bench.lines(Measured(2, 1, "barrier", SIDES))
+    row, aim = bench.lines(Measured(2, 1, 1, "barrier", SIDES))
     assert str(row).split()[:5] == ["2", "barrier", "|", "4.50", "5.50"]
     assert aim == ("at most 1 of gloo's barrier: 0.82", True)
 
@@ -45,6 +45,8 @@ def test_workers_that_hosts_cannot_share_evenly_are_refused(
     monkeypatch.setattr(bench, "missing", lambda: None)
     assert cli.main(["bench", "calls", "--workers", "4", "6", "--hosts", "4"]) == 2
     assert "--hosts takes a number that divides each of --workers" in capsys.readouterr().err
+    assert cli.main(["bench", "calls", "--workers", "4", "6", "--groups", "4"]) == 2
+    assert "--groups takes a number that divides each of --workers" in capsys.readouterr().err
 
 
 def test_where_hosts_cannot_be_made_it_says_why(
@@ -57,14 +59,14 @@ def test_where_hosts_cannot_be_made_it_says_why(
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_all_calls_run_on_both_sides(tmp_path: Path, hosts: int) -> None:
+@pytest.mark.parametrize(("workers", "hosts", "groups"), [(2, 1, 1), (2, 2, 1), (4, 1, 2)])
+def test_all_calls_run_on_both_sides(tmp_path: Path, workers: int, hosts: int, groups: int) -> None:
     pytest.importorskip("torch", reason="no torch: python -m pip install torch")
     if hosts > 1 and (why := missing()) is not None:
         pytest.skip(f"hosts cannot be made here: {why}")
     file = tmp_path / "calls.json"
-    options = ["--workers", "2", "--hosts", str(hosts), "--turns", "2", "--json", str(file)]
-    assert cli.main(["bench", "calls", *options]) == 0
+    options = ["--workers", workers, "--hosts", hosts, "--groups", groups, "--turns", 2]
+    assert cli.main(["bench", "calls", *map(str, options), "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert found["failures"] == []
     assert [cell["call"] for cell in found["cells"]] == [*CALLS]

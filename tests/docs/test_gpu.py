@@ -53,25 +53,31 @@ def test_what_it_says_of_kernels_was_measured() -> None:
 
 @pytest.mark.parametrize(
     ("table", "name"),
-    [(0, "torch"), (1, "torch-ddp"), (2, "torch-gpu"), (3, "torch-ddp-gpu")],
+    [
+        *((0, "torch"), (1, "torch-ddp"), (2, "torch-gpu"), (3, "torch-ddp-gpu")),
+        *((8, "torch-fsdp"), (9, "torch-hsdp")),
+    ],
 )
 def test_steps_of_pytorch_are_those_measured(table: int, name: str) -> None:
     page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
     measured = {(cell["workers"], cell["params"]): cell for cell in results(name)["cells"]}
     for workers, floats, *said in pages.table(page, "What it takes", table):
         cell = measured.pop((int(workers), FLOATS[floats]))
-        peers = () if name.endswith("gpu") else ("torchft",)
+        peers = ("torchft",) if name in ("torch", "torch-ddp") else ()
         took = [1e3 * median(cell[f"{side}_s"]) for side in ("alone", "gloo", *peers, "spotmpi")]
         took.append(cell["times_gloo"][0])
         assert close([shown(one)[0] for one in said], took)
     assert measured == {}, "not on the page"
 
 
-def test_calls_of_pytorch_are_those_measured() -> None:
+@pytest.mark.parametrize(
+    ("table", "name", "jobs"), [(5, "calls", (2, 4, 8)), (7, "calls-groups", (4, 8))]
+)
+def test_calls_of_pytorch_are_those_measured(table: int, name: str, jobs: tuple[int, ...]) -> None:
     page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
-    measured = {(cell["call"], cell["workers"]): cell for cell in results("calls")["cells"]}
-    for call, *said in pages.table(page, "What it takes", 5):
-        for workers, took, of in zip((2, 4, 8), said[::2], said[1::2], strict=True):
+    measured = {(cell["call"], cell["workers"]): cell for cell in results(name)["cells"]}
+    for call, *said in pages.table(page, "What it takes", table):
+        for workers, took, of in zip(jobs, said[::2], said[1::2], strict=True):
             cell = measured.pop((call, workers))
             assert close([took, of], [1e3 * median(cell["spotmpi_s"]), cell["times_gloo"][0]])
     assert measured == {}, "not on the page"

@@ -78,6 +78,30 @@ def messages_arrive_whole_once_and_in_the_order_in_which_they_were_posted(me: in
     return seen
 
 
+@scenario(w0="lent", w1=[1, 2, 1], w2=[], w3=[])
+def what_is_lent_follows_the_content_and_is_not_copied(me: int) -> Steps[Any]:
+    """It stays as it is until the receiver says that it has it all, and is changed then."""
+    lent = [np.full(size, 1, np.uint8) for size in (LARGE, 0, SMALL, LARGE + 1)]
+    if me == 0:
+        yield Post(1, key(), np.full(SMALL, 1, np.uint8), lent)
+        assert (yield from received(1)) == 3
+        for part in lent:
+            part[...] = 2
+        yield Post(1, key(), np.full(SMALL, 2, np.uint8), lent)
+        yield from ones()
+        return "lent"
+    seen = []
+    if me == 1:
+        first = yield Receive([0], key())
+        yield from post(0, 3)
+        second = yield Receive([0], key())
+        for message in (first, second, first):  # each in memory of its own
+            assert len(message.content) == SMALL + sum(map(len, lent))
+            seen.append(number_of(message))
+    yield from ones()
+    return seen
+
+
 @scenario(w0="posted", w1=["empty", 2, 3, 1], w2="posted", w3="posted")
 def a_message_is_for_its_key_and_one_of_any_sender_is_taken(me: int) -> Steps[Any]:
     """What nobody asks for waits."""

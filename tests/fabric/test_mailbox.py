@@ -16,15 +16,19 @@ import numpy as np
 from spotmpi.fabric import KEY
 from spotmpi.fabric.mpi.asks import _Message
 from spotmpi.fabric.mpi.calls import MPI
+from spotmpi.fabric.mpi import mailbox as mails
 from spotmpi.fabric.mpi.mailbox import Mailbox, _Incoming
 from spotmpi.fabric.retired import QUIET
 from tests.fabric.ending import end
 
 KEYS = [bytes([number]) * KEY for number in range(2)]
-SIZES = [3, 5 << 20]
+SIZES = [3, 20_000, 5 << 20]
+LENT = [(), (1 << 17, 0, 5), (70_000,), (0,)]
 world = MPI.COMM_WORLD
 me = world.Get_rank()
 near = sys.argv[1] == "sm"
+if sys.argv[3] == "cut":
+    mails._NEAR = 100_000
 mailbox = Mailbox(me, lambda worker: near)
 
 class Retired:
@@ -42,14 +46,22 @@ def forget():
 
 def post(to, first):
     for number, size in enumerate(SIZES, first):
-        mailbox.post(to, KEYS[number % 2], np.full(size, number, np.uint8))
+        for lent in LENT:
+            parts = [np.full(many, number, np.uint8) for many in (size, *lent)]
+            mailbox.post(to, KEYS[number % 2], parts[0], parts[1:])
 
 def come(sender, first):
+    global near
+    kept = []
+    near = not near  # whether they are neighbours is decided by who posts
     for number, size in enumerate(SIZES, first):
-        while (message := mailbox.take([sender], KEYS[number % 2])) is None:
-            os.sched_yield()
-        assert message.sender == sender
-        content = np.frombuffer(message.content, np.uint8)
+        for lent in LENT:
+            while (message := mailbox.take([sender], KEYS[number % 2])) is None:
+                os.sched_yield()
+            assert message.sender == sender
+            kept.append((number, size + sum(lent), np.frombuffer(message.content, np.uint8)))
+    near = not near
+    for number, size, content in kept:  # no later one is in the same memory
         assert content.size == size and (content == number).all()
 
 # Workers 0 and 1 begin, and post while worker 2 comes.
@@ -98,7 +110,7 @@ if me < 2:
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
     assert not _Message(world, Broken(), None).through(), "so for models that come"
     def broken():
-        return _Incoming(mailbox._room(KEY + 3), deque([Broken()]))
+        return _Incoming(memoryview(bytearray(KEY + 3)), deque([Broken()]))
     mailbox._incoming[1 - me] = broken()
     assert mailbox.take([1 - me], bytes(KEY)) is None
     assert mailbox._incoming.keys() == {1 - me}
@@ -123,8 +135,11 @@ end(world)
 
 
 @pytest.mark.parametrize("transport", ["sm", pytest.param("tcp", marks=pytest.mark.matrix)])
-def test_messages_find_their_way_as_workers_come_and_go(tmp_path: Path, transport: str) -> None:
-    said = over_mpi(tmp_path, 3, "-c", MAIL, transport, str(tmp_path), transport=transport)
+@pytest.mark.parametrize("cut", [pytest.param("whole", marks=pytest.mark.matrix), "cut"])
+def test_messages_find_their_way_as_workers_come_and_go(
+    tmp_path: Path, transport: str, cut: str
+) -> None:
+    said = over_mpi(tmp_path, 3, "-c", MAIL, transport, str(tmp_path), cut, transport=transport)
     assert said.count("CAME") == 3, said
 
 
@@ -177,6 +192,26 @@ lost.clear()
 threads = False
 mailbox.post(1, bytes(KEY), content)
 assert len(comm.sent) == room + 5 + number, "nobody would send the others"
+
+comm.sent.clear()
+threads = True
+started = []
+mails.Messenger.start = lambda self: started.append(self)
+mailbox = mails.Mailbox(0, lambda worker: True)
+mailbox.enter(Path(comm, [0, 1]))
+mailbox.post(1, bytes(KEY), content[:10])
+assert not started, "it leaves at once"
+comm.sent.pop().left = True
+mailbox.post(1, bytes(KEY), content)
+assert started
+assert mailbox._look_for_messages() == (False, False), "a neighbour may be about to read it"
+assert mailbox._look_for_messages() == (False, True), "it has not"
+comm.sent.pop().left = True
+mailbox.post(1, bytes(KEY), content)
+assert mailbox._look_for_messages() == (False, False), "it has, and there is another one"
+comm.sent.pop().left = True
+assert mailbox._look_for_messages() == (False, False)
+assert not mailbox._outgoing
 print("SENT", flush=True)
 """
 

@@ -20,7 +20,7 @@ def test_an_error_ends_the_thread_and_is_raised_by_the_next_check() -> None:
         gate.wait(60)
         raise ValueError("a bug")
 
-    messenger = Messenger("some messages", look)
+    messenger = Messenger("some messages", look, 0.005)
     messenger.start()
     messenger.start()
     (thread,) = [one for one in threading.enumerate() if one.name == "some messages"]
@@ -34,7 +34,7 @@ def test_an_error_ends_the_thread_and_is_raised_by_the_next_check() -> None:
 def test_a_thread_that_is_woken_looks_at_once_and_one_that_is_to_end_ends_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for nap in ("_NAP", "_NAP_UNDER_WAY", "_NAP_IDLE"):
+    for nap in ("_NAP", "_NAP_UNDER_WAY"):
         monkeypatch.setattr(module, nap, 10.0 * LIMIT)  # by itself it looks only once
     looks = queue.SimpleQueue[None]()
 
@@ -42,7 +42,7 @@ def test_a_thread_that_is_woken_looks_at_once_and_one_that_is_to_end_ends_at_onc
         looks.put(None)
         return False, False
 
-    messenger = Messenger("some messages", look)
+    messenger = Messenger("some messages", look, 10.0 * LIMIT)
     messenger.start()
     (thread,) = [one for one in threading.enumerate() if one.name == "some messages"]
     looks.get(timeout=LIMIT)

@@ -93,4 +93,40 @@ CALLS: list[tuple[str, str, str, str]] = [
         "        return int(self._step is not None and self.carries)\n",
         "        return int(self._step is not None and self.memory.payload is not None)\n",
     ),
+    (
+        "a_message_is_in_the_memory_of_one_that_is_still_read",
+        "fabric/mpi/message_memory.py",
+        "if not _in_use(one))",
+        "if True)",
+    ),
+    (
+        "a_group_is_given_memory_that_the_script_writes",
+        "torch/part.py",
+        "{rank: _copy(one) if rank == mine else one for",
+        "{rank: one for",
+    ),
+    (
+        "what_one_of_a_group_gives_is_memory_that_its_script_writes",
+        "torch/part.py",
+        "_copy(said[first]) if first == self._whole.rank else said[first]",
+        "said[first]",
+    ),
+    (
+        "the_sum_of_a_group_is_in_memory_of_what_one_brings",
+        "torch/part.py",
+        "            total = total + others.pop(0) if others else total.clone()\n",
+        "            pass\n",
+    ),
+    (
+        "all_get_the_first_part_of_a_sum",
+        "torch/collectives.py",
+        "        start = self.rank * out.numel()\n",
+        "        start = 0\n",
+    ),
+    (
+        "what_is_lent_comes_before_the_content",
+        "fabric/mpi/mailbox.py",
+        "for part in (mail, *lent)",
+        "for part in (*lent, mail)",
+    ),
 ]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotmpi.errors import UsageError
-from spotmpi.protocol.plain_values import pack, unpack
+from spotmpi.protocol.plain_values import NONSENSE, pack, pack_in_place, unpack, unpack_in_place
 
 LEAVES = (
     st.none()
@@ -108,3 +108,47 @@ def itself() -> list[Any]:
 def test_nothing_else_does(value: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         pack(value)
+
+
+def test_its_bytes_stay_what_they_are() -> None:
+    """Checkpoints have them, and the course of a script is a checksum of some."""
+    assert pack((64, 1)) == b"\x0e\0\0\0\0\0\0\0" + b'["tuple",64,1]'
+    array = np.array([1, 2], np.int16)
+    text = b'["dict",["a",["array","<i2",[2]]],["b",["bytes",3]]]'
+    data = len(text).to_bytes(8, "little") + text + b"\1\0\2\0xyz"
+    assert pack({"a": array, "b": b"xyz"}) == data
+
+
+def test_in_place_the_arrays_are_where_they_were() -> None:
+    array, other = np.arange(5.0), np.arange(6).reshape(2, 3)
+    first, *_ = parts = pack_in_place({"a": array, "b": b"xyz", "c": [other, other.T]})
+    assert len(first) % 16 == 0
+    found = unpack_in_place(parts)
+    assert np.shares_memory(found["a"], array)
+    assert np.shares_memory(found["c"][0], other)
+    assert not np.shares_memory(found["c"][1], other), "it is not contiguous"
+    assert found["b"] == b"xyz"
+    assert np.array_equal(found["c"][1], other.T)
+    whole = memoryview(bytearray().join(parts))
+    again = unpack_in_place([whole])
+    assert np.shares_memory(again["a"], whole)
+    assert again["a"].flags.aligned
+    assert np.array_equal(again["a"], array)
+    assert np.array_equal(again["c"][1], other.T)
+    assert not np.shares_memory(unpack(bytes(whole))["a"], whole)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(b"", b"{", b'["bytes",4]', b'["array","<i4",[1]]', b'["array","i4,,",[1]]'),
+        *(b'["array","<i4",[-1]]', b'["array","<i4"]', b'["bytes","a"]', b'["dict",1]'),
+    ],
+)
+def test_what_nobody_has_packed_is_nonsense(said: bytes) -> None:
+    data = len(said).to_bytes(8, "little") + said + b"xyz"
+    for read in (unpack, lambda whole: unpack_in_place([memoryview(whole)])):
+        with pytest.raises(NONSENSE):
+            read(data)
+        with pytest.raises(NONSENSE):
+            read(data[:5])

@@ -31,7 +31,7 @@ def _few_words_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask_all(calls: Calls, turn: int, seen: float) -> float:
     """Make calls of each kind. Return a digest of what they return, which is the same on all, after
-    that of ``seen``."""
+    that of ``seen``. What a call was given is changed as soon as it returns."""
     digest, me = int(seen), calls.rank
 
     def same(tensor: torch.Tensor) -> None:
@@ -43,33 +43,55 @@ def ask_all(calls: Calls, turn: int, seen: float) -> float:
     calls.reduce([floats, halves, torch.zeros(0)], ("SUM", "AVG")[turn % 2])
     same(floats)
     same(halves)
+    floats.fill_(7)
+    halves.fill_(7)
+    part, count = torch.empty(2), torch.arange(2.0 * calls.size)
+    calls.reduce_part(count, part, "AVG")
+    assert part.tolist() == [2 * me, 2 * me + 1]
+    assert count[-1] == 2 * calls.size - 1, "it stays as it is"
+    calls.reduce_part(count.fill_(0.1 + me), part, "SUM")
+    count.fill_(7)
+    assert part[0] == part[1]
+    same(part)
+    bits = torch.full((calls.size,), 2**me)
+    calls.reduce_part(bits, both := torch.tensor([0]), "SUM")
+    bits.fill_(7)
+    assert all(int(both) & 2**one for one in calls.alive)
+    same(both)
     whole = torch.tensor([2**me, turn])
     calls.reduce([whole], "SUM")
     same(whole)
     assert all(int(whole[0]) & 2**one for one in calls.alive)
+    whole.fill_(7)
     largest = torch.tensor(float(me))
     calls.reduce([largest], "MAX")
     same(largest)
-    everyone = calls.gather(torch.tensor([me]))
+    everyone = calls.gather(own := torch.tensor([me]))
+    own.fill_(7)
     assert len(everyone) == calls.size
     assert {int(one) for one in everyone} >= {*calls.alive}
     same(torch.cat(everyone))
-    rows = calls.gather(torch.full((5, 3), me, dtype=torch.int16))
+    rows = calls.gather(own := torch.full((5, 3), me, dtype=torch.int16))
+    own.fill_(7)
     assert {*map(int, torch.stack(rows).unique())} >= {*calls.alive}
     assert all(int(row.unique()) == int(row[0, 0]) for row in rows), "each is of one worker"
     same(torch.cat(rows))
-    lists = calls.gather_lists([torch.arange(me + one) for one in range(2)])
+    lists = calls.gather_lists(mine := [torch.arange(me + one) for one in range(2)])
+    mine[1].fill_(7)
+    assert all(torch.equal(one, torch.arange(len(one))) for some in lists for one in some)
     same(torch.cat([part for some in lists for part in some]))
     first = torch.full((2,), me + 0.5)
     calls.broadcast([first], 0, stands_in=True)
     assert first[0] == first[1], "all of it is of one worker"
     same(first)
+    first.fill_(7)
     other = torch.zeros(1)
     try:
         calls.broadcast([other.fill_(me)], 1)
     except PeersLost:
         other.fill_(-1)
     same(other)
+    other.fill_(7)
     calls.meet()
     return float(digest)
 
@@ -195,27 +217,6 @@ class Differing(Job):
 
 def test_different_calls_in_a_group_are_named_on_all_of_it(tmp_path: Path) -> None:
     assert len(Differing(tmp_path, 4).run().finals) == 4
-
-
-class TooMuch(Job):
-    """Workers of a group that give more together than a message may have."""
-
-    def script(self, worker: int) -> Final:
-        """All of them are told."""
-        with Rounds() as rounds:
-            calls = Part(Collectives(rounds, self.workers), (0, 1, 2))
-            calls.gather(torch.ones(100))
-            with pytest.raises(UsageError, match="bytes are sent as one message: send them in"):
-                calls.gather(torch.ones(400))
-            calls.meet()
-        return Final(b"", 0, Counter(), (), False, (), 0)
-
-
-def test_an_answer_that_is_too_large_for_a_message_is_refused_on_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(collectives, "_MOST_POSTED", 2000)
-    assert len(TooMuch(tmp_path, 3).run().finals) == 3
 
 
 @pytest.fixture(autouse=True)

@@ -178,7 +178,7 @@ class MpiFabric(Fabric):
         """Perform a request that is about messages."""
         mailbox, control = self._paths.mailbox, self._paths.control
         if isinstance(request, Post):
-            mailbox.post(request.to, request.key, request.content)
+            mailbox.post(request.to, request.key, request.content, request.lent)
             control.ring([request.to])
             return None
         while True:

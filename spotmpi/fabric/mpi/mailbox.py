@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from spotmpi.fabric.mpi.calls import (
     threads,
 )
 from spotmpi.fabric.mpi.given_up import GivenUp
+from spotmpi.fabric.mpi.message_memory import MessageMemory
 from spotmpi.fabric.mpi.messenger import Messenger
 from spotmpi.fabric.planes.travels import MESSAGE
 from spotmpi.fabric.retired import Retired
@@ -43,47 +44,40 @@ __all__ = ["Mailbox"]
 _FIRST, _REST = 1, 2
 """Tags of the first piece of each message, and of the others."""
 
-_SIZE = struct.Struct("<q")
-"""The size of the whole message, in bytes. It follows the key."""
+_SIZES = struct.Struct("<qqq8x")
+"""Bytes of the whole message, how many parts of it were lent, and bytes of a piece at most. They
+follow the key."""
 
-_HEAD = KEY + _SIZE.size
+_LENGTH = struct.Struct("<q")
+"""Bytes of a part that was lent. These lengths end the first piece."""
+
+_HEAD = KEY + _SIZES.size
+
+_NEAR = 1 << 30
+"""Bytes of a piece of a message within a host, at most: MPI does not count to twice as many."""
 
 _AHEAD = 64
 """Most pieces that are under way to a worker of another host."""
 
-_LARGE = 1 << 16
-"""Bytes. Memory of this size or more is used again, as new memory costs more than a copy."""
+_LARGE = 1 << 14
+"""Bytes. A message of this size or more is not copied, as far as it is lent."""
 
-_HUGE = 1 << 22
-"""Bytes. Within a host a message of this size or more may take as long as one between hosts."""
-
-_SPARES = 2
-"""Most rooms that are kept for that: one to send from, and one to receive in."""
+_SOON = 1 << 11
+"""Bytes. Within a host a message of less leaves at once. A larger one may leave only while its
+sender calls MPI, if processes cannot read each other's memory."""
 
 
-@dataclass(eq=False)
-class _Mail:
-    """A message: its memory, and the bytes of it that are used."""
-
-    room: bytearray
-    size: int
-    unsent: int = 0
-    """Pieces that have not left."""
-
-    @property
-    def all(self) -> memoryview:
-        """The message, with its key and size."""
-        return memoryview(self.room)[: self.size]
+_SELDOM = 0.02
+"""Seconds between two looks for such messages: they take time from the script."""
 
 
 class _Piece(NamedTuple):
     """A piece of a message that has yet to be sent."""
 
-    mail: _Mail
-    start: int
-    """Its first byte."""
-    stop: int
-    """The byte after its last one."""
+    content: memoryview
+    tag: int
+    whole: bool
+    """True if there is no other piece of this message."""
 
 
 @dataclass
@@ -92,16 +86,19 @@ class _Outgoing:
 
     path: Path
     waiting: deque[_Piece] = field(default_factory=deque)
-    sending: list[tuple[Sent, _Mail]] = field(default_factory=list)
+    sending: list[Sent] = field(default_factory=list)
 
 
 @dataclass
 class _Incoming:
     """A message that is on its way into this worker's memory."""
 
-    mail: _Mail
+    mail: memoryview
+    """The message, with its key and sizes."""
     requests: deque[MPI.Request]
     """Its pieces that are still to come, in this order."""
+    has_head: bool = False
+    """True if its first piece has come, and the others were asked for."""
 
     def come(self) -> bool:
         """Return True if all that was asked for has come. Raises MPI.Exception if MPI has ended a
@@ -115,8 +112,8 @@ class Mailbox:
     """One worker's side of its messages with the others.
 
     Between hosts a large message moves only while its sender calls MPI. So a thread does that while
-    the script computes. Within a host it does so for the largest ones, in case that one process
-    cannot read another one's memory. `furnish`, `enter` and `forget` are for builds, in which it
+    the script computes. Within a host it looks seldom, in case that one process cannot read another
+    one's memory. `furnish`, `enter` and `forget` are for builds, in which it
     rests (`resting`).
     """
 
@@ -126,7 +123,7 @@ class Mailbox:
         self._is_near = is_near
         self._turn = threading.RLock()
         """Guards all fields, and MPI for them."""
-        self._messenger = Messenger("spotmpi messages", self._look_for_messages)
+        self._messenger = Messenger("spotmpi messages", self._look_for_messages, _SELDOM)
         self._paths: dict[WorkerId, Path] = {}
         """The first path that was made with both this worker and that one."""
         self._comms: list[MPI.Comm] = []
@@ -135,11 +132,13 @@ class Mailbox:
         self._incoming: dict[WorkerId, _Incoming] = {}
         self._stale = GivenUp()
         """Messages from and to workers that are gone: MPI may still use their memory."""
-        self._come: dict[tuple[WorkerId, bytes], deque[_Mail]] = {}
+        self._come: dict[tuple[WorkerId, bytes], deque[memoryview]] = {}
         """What nobody has asked for yet, by sender and key."""
-        self._given: _Mail | None = None
-        """What was asked for last. Its memory is free with the next request."""
-        self._spare: list[bytearray] = []
+        self._left: Counter[WorkerId] = Counter()
+        """Pieces that have left so far, by receiver."""
+        self._seen: dict[WorkerId, int] = {}
+        """The same for neighbours to which pieces were under way at the thread's last look."""
+        self._memory = MessageMemory()
         self._status = MPI.Status()
 
     def furnish(self, comm: MPI.Intracomm, workers: Sequence[WorkerId]) -> Path | None:
@@ -178,31 +177,44 @@ class Mailbox:
         """Return a block in which no other thread uses MPI for messages."""
         return self._turn
 
-    def post(self, to: WorkerId, key: bytes, content: Buffer) -> None:
+    def post(self, to: WorkerId, key: bytes, content: Buffer, lent: Sequence[Buffer] = ()) -> None:
         """Perform `Post`."""
         self._messenger.check()
+        parts = [memoryview(part) for part in (content, *lent)]
+        size = sum(part.nbytes for part in parts)
         with self._turn:
-            self._post(to, key, content)
+            self._post(to, key, parts, size)
             under_way = bool(self._outgoing)
-        slow = content.nbytes >= _HUGE or not self._is_near(to)
-        if under_way and slow and threads():
+        if under_way and threads() and (size >= _SOON or not self._is_near(to)):
             self._messenger.start()
-            self._messenger.wake()
+            if not self._is_near(to):
+                self._messenger.wake()
 
-    def _post(self, to: WorkerId, key: bytes, content: Buffer) -> None:
+    def _post(self, to: WorkerId, key: bytes, parts: Sequence[memoryview], size: int) -> None:
         self._clear()
-        said = memoryview(content)
-        mail = self._room(_HEAD + said.nbytes)
-        mail.all[:KEY], mail.all[_HEAD:] = key, said
-        _SIZE.pack_into(mail.room, KEY, mail.size)
+        content, *lent = parts
+        in_place = _HEAD + content.nbytes + _LENGTH.size * len(lent) <= MESSAGE
+        if to == self._me or size < _LARGE or not in_place:
+            first, lent = parts, []
+        else:
+            lengths = b"".join(_LENGTH.pack(part.nbytes) for part in lent)
+            first = [content, memoryview(lengths)]
+        mail = self._memory.take(_HEAD + sum(part.nbytes for part in first))
+        mail[:KEY] = key
+        length = _NEAR if self._is_near(to) else MESSAGE
+        _SIZES.pack_into(mail, KEY, _HEAD + size, len(lent), length)
+        start = _HEAD
+        for part in first:
+            mail[start : start + part.nbytes] = part
+            start += part.nbytes
         if to == self._me:
             self._keep(to, mail)
         elif to in self._paths:
             outgoing = self._outgoing.setdefault(to, _Outgoing(self._paths[to]))
-            length = mail.size if self._is_near(to) else MESSAGE
-            for start in range(0, mail.size, length):
-                outgoing.waiting.append(_Piece(mail, start, min(start + length, mail.size)))
-                mail.unsent += 1
+            pieces = [one for part in (mail, *lent) for one in _cut(part, length)]
+            tags = [_FIRST, *[_REST] * (len(pieces) - 1)]
+            for piece, tag in zip(pieces, tags, strict=True):
+                outgoing.waiting.append(_Piece(piece, tag, len(pieces) == 1))
             self._send(to, outgoing)
 
     def _send(self, to: WorkerId, outgoing: _Outgoing) -> None:
@@ -212,12 +224,11 @@ class Mailbox:
         at_once = self._is_near(to) or not threads()
         try:
             while waiting and (at_once or len(sending) < _AHEAD):
-                mail, start, stop = waiting[0]
-                piece = mail.all[start:stop]
+                content, tag, whole = waiting[0]
                 # What Issend sends counts as under way until its receiver has asked for it.
-                send = comm.Isend if mail.size == len(piece) else comm.Issend
-                request = send([piece, MPI.BYTE], workers.index(to), _REST if start else _FIRST)
-                sending.append(((request, piece, comm), mail))
+                send = comm.Isend if whole or at_once else comm.Issend
+                request = send([content, MPI.BYTE], workers.index(to), tag)
+                sending.append((request, content, comm))
                 waiting.popleft()
         except MPI.Exception as error:
             waiting.clear()
@@ -229,16 +240,13 @@ class Mailbox:
             return self._take(senders, key)
 
     def _take(self, senders: Sequence[WorkerId], key: bytes) -> Message | None:
-        if self._given is not None:
-            self._spare_room(self._given)
-            self._given = None
         for sender in senders:
             self._fetch(sender)
             if come := self._come.get((sender, key)):
-                self._given = come.popleft()
+                mail = come.popleft()
                 if not come:
                     del self._come[sender, key]
-                return Message(sender, self._given.all[_HEAD:])
+                return Message(sender, mail[_HEAD:])
         return None
 
     def _fetch(self, sender: WorkerId) -> None:
@@ -266,8 +274,8 @@ class Mailbox:
             message = message or comm.Improbe(rank, _FIRST, self._status)
             if message is None:
                 return None
-            mail = self._room(self._status.Get_count(MPI.BYTE))
-            request = message.Irecv([mail.all, MPI.BYTE])
+            mail = self._memory.take(self._status.Get_count(MPI.BYTE))
+            request = message.Irecv([mail, MPI.BYTE])
             incoming = self._incoming[sender] = _Incoming(mail, deque([request]))
         return incoming
 
@@ -276,15 +284,22 @@ class Mailbox:
         True if all of it has come."""
         if not incoming.come():
             return False
-        first = incoming.mail
-        (size,) = _SIZE.unpack_from(first.room, KEY)
-        if first.size < size:
-            mail = incoming.mail = self._room(size)
-            mail.all[: first.size] = first.all
-            for start in range(first.size, size, MESSAGE):
-                piece = mail.all[start : start + MESSAGE]
-                incoming.requests.append(comm.Irecv([piece, MPI.BYTE], rank, _REST))
-        return not incoming.requests
+        if incoming.has_head:
+            return True
+        first, incoming.has_head = incoming.mail, True
+        size, many, longest = _SIZES.unpack_from(first, KEY)
+        start = len(first) - _LENGTH.size * many
+        lengths = [length for (length,) in _LENGTH.iter_unpack(first[start:])]
+        if start == size:
+            incoming.mail = first[:size]
+        else:
+            mail = incoming.mail = self._memory.take(size)
+            mail[:start] = first[:start]
+            for length in lengths or [size - start]:
+                for piece in _cut(mail[start : start + length], longest):
+                    incoming.requests.append(comm.Irecv([piece, MPI.BYTE], rank, _REST))
+                start += length
+        return incoming.come()
 
     def _give_up(self, sender: WorkerId) -> None:
         """Forget what is on its way from this worker, and keep its memory: MPI may write there."""
@@ -293,22 +308,18 @@ class Mailbox:
             for request in incoming.requests:
                 self._stale.add(request, incoming.mail)
 
-    def _keep(self, sender: WorkerId, mail: _Mail) -> None:
-        self._come.setdefault((sender, bytes(mail.all[:KEY])), deque()).append(mail)
+    def _keep(self, sender: WorkerId, mail: memoryview) -> None:
+        self._come.setdefault((sender, bytes(mail[:KEY])), deque()).append(mail)
 
     def _clear(self) -> None:
         """Let go of what has left, and of what will not come any more."""
         self._stale.free()
         for to, outgoing in [*self._outgoing.items()]:
             sending, outgoing.sending = outgoing.sending, []
-            for sent, mail in sending:
-                if not done(sent):
-                    outgoing.sending.append((sent, mail))
-                    continue
-                mail.unsent -= 1
-                if not mail.unsent:
-                    self._spare_room(mail)
-            if len(outgoing.sending) == len(sending):
+            outgoing.sending += (sent for sent in sending if not done(sent))
+            left = len(sending) - len(outgoing.sending)
+            self._left[to] += left
+            if not left:
                 self._give_up_lost(to, outgoing)
             self._send(to, outgoing)
             if not outgoing.sending:
@@ -318,29 +329,27 @@ class Mailbox:
         """Give up what is for this worker if it is lost: MPI would wait for its answer for ever."""
         comm, workers = outgoing.path
         if is_lost(workers.index(to), comm):
-            for (request, _, _), mail in outgoing.sending:
-                self._stale.add(request, mail)
+            for request, content, _ in outgoing.sending:
+                self._stale.add(request, content)
             outgoing.sending = []
             outgoing.waiting.clear()
 
     def _look_for_messages(self) -> tuple[bool, bool]:
-        """Return True if any have left, and True if any are under way."""
+        """Return True if slow ones have moved, and True if any are under way: those to other hosts,
+        and to neighbours that have taken nothing since the last look. Mostly a neighbour reads at
+        once what it is sent, in this process's memory, and more looks take time from both."""
         with self._turn:
-            before = self._under_way()
+            far = [one for to, one in self._outgoing.items() if not self._is_near(to)]
+            before = sum(len(one.waiting) + len(one.sending) for one in far)
             self._clear()
-            return self._under_way() < before, bool(self._outgoing)
+            after = sum(len(one.waiting) + len(one.sending) for one in far)
+            seen = {to: self._left[to] for to in self._outgoing if self._is_near(to)}
+            waits = bool(seen.items() & self._seen.items())
+            self._seen = seen
+            return after < before, waits or after > 0
 
-    def _under_way(self) -> int:
-        return sum(len(one.waiting) + len(one.sending) for one in self._outgoing.values())
 
-    def _room(self, size: int) -> _Mail:
-        """Return memory for a message."""
-        for place, room in enumerate(self._spare):
-            if _LARGE <= size <= len(room):
-                return _Mail(self._spare.pop(place), size)
-        return _Mail(bytearray(size), size)
-
-    def _spare_room(self, mail: _Mail) -> None:
-        """Keep memory that is not needed any more, if it is worth it."""
-        if len(mail.room) >= _LARGE:
-            self._spare = sorted([*self._spare, mail.room], key=len)[-_SPARES:]
+def _cut(content: memoryview, length: int) -> Iterator[memoryview]:
+    """Yield the pieces of this length that make up this, in order."""
+    for start in range(0, len(content), length):
+        yield content[start : start + length]

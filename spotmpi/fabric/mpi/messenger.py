@@ -7,18 +7,19 @@ import threading
 import time
 from collections.abc import Callable
 
-_NAP, _NAP_UNDER_WAY, _NAP_IDLE = 5e-5, 1e-3, 5e-3
+_NAP, _NAP_UNDER_WAY = 5e-5, 1e-3
 """Limits of the pause between two looks for messages, in seconds. A pause is a tenth of the wait so
-far: at least the first, and at most the second if anything is under way, else the third."""
+far: at least the first, and at most the second if anything is under way."""
 
 
 class Messenger:
     """A thread that looks for messages again and again, until this process exits."""
 
-    def __init__(self, name: str, look: Callable[[], tuple[bool, bool]]) -> None:
+    def __init__(self, name: str, look: Callable[[], tuple[bool, bool]], longest: float) -> None:
         """``look`` does what can be done now. It returns whether that was anything, and whether
-        anything is under way."""
+        anything is under way. ``longest``: the longest pause if nothing is, in seconds."""
         self._name = name
+        self._longest = longest
         self._look = look
         self._thread: threading.Thread | None = None
         self._news = threading.Event()
@@ -57,7 +58,7 @@ class Messenger:
                 now = time.monotonic()
                 if moved:
                     idle_since = now
-                longest = _NAP_UNDER_WAY if busy else _NAP_IDLE
+                longest = _NAP_UNDER_WAY if busy else self._longest
                 self._news.wait(min(max(_NAP, 0.1 * (now - idle_since)), longest))
                 self._news.clear()
         except Exception as failure:  # noqa: BLE001 -- the next request raises it

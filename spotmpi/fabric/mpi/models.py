@@ -64,7 +64,7 @@ class MpiModels:
         """Ask to begin next, if any."""
         self._came: Came | None = None
         """Model that has come to ``_free`` and was not fetched yet, if any."""
-        self._messenger = Messenger("spotmpi models", self._look_for_messages)
+        self._messenger = Messenger("spotmpi models", self._look_for_messages, longest=0.005)
 
     def publish(self, model: Sequence[Buffer]) -> None:
         """Perform `Publish`."""

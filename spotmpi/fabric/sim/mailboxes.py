@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
+from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Message, Post, Receive
 from spotmpi.fabric.sim.workers import LATER, Process, Workers
@@ -22,26 +24,22 @@ class Mailboxes:
         """When the last message arrives that one worker has posted to another."""
         self._lost: set[tuple[WorkerId, WorkerId]] = set()
         """Sender and receiver where a message was lost, and with it all later ones."""
-        self._given: dict[WorkerId, bytearray] = {}
-        """What each worker has got last: another message may be there with its next request."""
-        self._come: dict[tuple[WorkerId, WorkerId, bytes], deque[bytes]] = {}
+        self._come: dict[tuple[WorkerId, WorkerId, bytes], deque[bytearray]] = {}
         """By sender, receiver and key: what nobody has asked for yet."""
 
     def post(self, worker: WorkerId, process: Process, request: Post) -> Any:
         """Perform `Post`."""
         time, pair, content = self._time, (worker, request.to), bytes(memoryview(request.content))
         if request.to == worker:
-            self._arrive(*pair, request.key, content)
+            self._arrive(*pair, request.key, content, request.lent)
             return self._workers.reply(worker)
         earliest = time.now + time.delays.message * time.random.random() ** 2
         moment = self._arrival[pair] = max(earliest, self._arrival.get(pair, 0.0))
-        time.at(moment, self._arrive, *pair, request.key, content)
+        time.at(moment, self._arrive, *pair, request.key, content, request.lent)
         return self._workers.reply(worker)
 
     def receive(self, worker: WorkerId, process: Process, request: Receive) -> Any:
         """Perform `Receive`."""
-        given = self._given.pop(worker, bytearray())
-        given[:] = b"x" * len(given)
         found: Message | PeersLost | None = self._take(worker, request)
         if found is None and process.fails:
             found = PeersLost("simulated")
@@ -61,13 +59,17 @@ class Mailboxes:
             process.waiting = None
             self._workers.reply(worker, PeersLost("simulated"))
 
-    def _arrive(self, sender: WorkerId, to: WorkerId, key: bytes, content: bytes) -> None:
+    def _arrive(
+        self, sender: WorkerId, to: WorkerId, key: bytes, content: bytes, lent: Sequence[Buffer]
+    ) -> None:
+        """Have a message arrive. What is lent is read only now."""
         pair = sender, to
         gone = sender not in self._workers.processes
         if pair in self._lost or (gone and self._time.random.random() < 0.5):
             self._lost.add(pair)
             return
-        self._come.setdefault((*pair, key), deque()).append(content)
+        whole = bytearray().join([content, *lent])
+        self._come.setdefault((*pair, key), deque()).append(whole)
         process = self._workers.processes.get(to)
         if process is not None and isinstance(request := process.waiting, Receive):
             message = self._take(to, request)
@@ -78,8 +80,8 @@ class Mailboxes:
     def _take(self, worker: WorkerId, request: Receive) -> Message | None:
         for sender in request.senders:
             if come := self._come.get((sender, worker, request.key)):
-                given = self._given[worker] = bytearray(come.popleft())
+                content = come.popleft()
                 if not come:
                     del self._come[sender, worker, request.key]
-                return Message(sender, memoryview(given))
+                return Message(sender, memoryview(content))
         return None
