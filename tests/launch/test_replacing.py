@@ -240,6 +240,25 @@ def test_a_spare_takes_the_place_of_one_that_is_killed(train) -> None:
     training.check(1, 2)
 
 
+PLACED = """
+import os
+import numpy as np, spotmpi
+with spotmpi.Group([np.zeros(1)]):
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    print("PLACE", *(os.environ[name] for name in names), "END")
+"""
+
+
+def test_a_torch_script_s_host_has_as_many_workers_as_began_without_spares(
+    start, tmp_path: Path
+) -> None:
+    script = tmp_path / "placed.py"
+    script.write_text(PLACED)
+    job = start("run", "-n", 3, "--spares", 1, script)
+    assert job.wait() == 0, job.output
+    assert {*re.findall("PLACE (.+) END", job.output)} == {"0 2 0 2", "1 2 1 2"}, job.output
+
+
 @pytest.mark.matrix
 def test_everything_goes_with_a_launcher_that_is_killed_while_a_replacement_starts(
     train, ended

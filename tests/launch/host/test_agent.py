@@ -132,7 +132,7 @@ class Head:
         """Have it start workers."""
         for worker in workers:
             rank = {"OMPI_COMM_WORLD_RANK": str(worker), "PMIX_SERVER_URI4": "x;tcp4://127.0.0.1:9"}
-            self.link.tell(messages.Start(worker, rank | environ))
+            self.link.tell(messages.Start(worker, 2, rank | environ))
 
     def output(self, worker: int, text: str) -> None:
         """Wait until a worker has written this, and nothing else."""
@@ -226,6 +226,25 @@ def test_a_worker_runs_in_the_head_s_folder_with_its_arguments_and_variables(mee
     assert head.end_of(1) == messages.Ended(0)
     head.output(1, f"{head.folder} ['script.py', 'an argument'] blue round\n")
     head.until(lambda: head.wrote.get((1, 2)) == b"oh\n")
+
+
+def test_workers_of_torch_scripts_have_numbers_on_their_host_as_the_job_began(meet) -> None:
+    """A newcomer has the number of one that is gone, or the next one."""
+    head = meet().begin(
+        "import os, signal\n"
+        "place, size = os.environ['LOCAL_RANK'], os.environ['LOCAL_WORLD_SIZE']\n"
+        "print(place, size, flush=True)\n"
+        "signal.pause()\n"
+    )
+    head.start(2, 3)
+    head.output(2, "0 2\n")
+    head.output(3, "1 2\n")
+    head.start(4)
+    head.output(4, "2 2\n")
+    head.link.tell(messages.Kill(3))
+    assert head.end_of(3) == messages.Ended(signal.SIGKILL)
+    head.start(6)
+    head.output(6, "1 2\n")
 
 
 def test_a_worker_that_is_to_be_revoked_is_killed_and_the_other_goes_on(meet) -> None:
