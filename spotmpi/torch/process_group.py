@@ -32,6 +32,7 @@ from spotmpi.torch_hooks import uneven_data
 from spotmpi.torch_hooks.calls import note_what_is_made, replace_calls, tell_of_groups
 from spotmpi.torch_hooks.compiler import leave_uncompiled_all
 from spotmpi.torch_hooks.libraries import NOBODY, asked_in, asker, is_alike
+from spotmpi.torch_hooks.profiles import GROUP_CALLS, show_in_profiles
 
 __all__ = ["BACKEND", "WorkerGroup", "init_process_group", "register", "the_group", "workers"]
 
@@ -70,6 +71,9 @@ def register() -> None:
         note_what_is_made()
         follow_loaders(_entrance)
         uneven_data.follow_joins()
+        show_in_profiles(WorkerGroup, GROUP_CALLS)
+        show_in_profiles(Calls, ["reduce"], label="sum")
+        show_in_profiles(Arrivals, ["_look"], label="recv")
         leave_uncompiled_all([WorkerGroup, Call, Arrival])
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from spotmpi.torch_hooks import profiles
+
 __all__ = [
     "NOBODY",
     "asked_in",
@@ -59,8 +61,10 @@ def divides_whole_numbers() -> bool:
 
 def asker() -> str:
     """Return the name of the module that has called the method which calls this. Code in C++ is
-    passed over; `NOBODY` if there is nothing before it."""
+    passed over, and what shows calls to profilers; `NOBODY` if there is nothing before it."""
     caller = sys._getframe(1).f_back
+    while caller and caller.f_globals.get("__name__") == profiles.__name__:
+        caller = caller.f_back
     name: str = caller.f_globals.get("__name__", "") if caller else NOBODY
     return name
 
