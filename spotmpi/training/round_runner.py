@@ -107,10 +107,11 @@ class RoundRunner:
         while True:
             lost = {*senders}.difference(self._driver.membership.ids)
             try:
-                message: Message | None = yield Receive([*senders], key, waits=False)
-                if message is None and waits and not lost:
+                waits_now = waits and not lost
+                if waits_now:
                     self._tell(AT_MESSAGES)
-                    message = yield Receive([*senders], key)
+                message: Message | None = yield Receive([*senders], key, waits_now)
+                if waits_now:
                     self._goes_on()
             except PeersLost:
                 yield from self._meanwhile(self._driver.recover())
