@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from spotmpi.errors import UsageError
 
-__all__ = ["check", "interface", "joined", "sees_devices", "there"]
+__all__ = ["check", "group_of", "interface", "joined", "sees_devices", "there"]
 
 _LOOPBACK = "lo"
 
@@ -36,6 +36,14 @@ def sees_devices() -> bool:
 def interface() -> str:
     """Return the first network interface that is not the loopback."""
     return next(name for _, name in socket.if_nameindex() if name != _LOOPBACK)
+
+
+def group_of(rows: Sequence[Sequence[int]], backend: str) -> tuple[Sequence[int], Any]:
+    """Make a group of the ranks in each row. Return this worker's row, and its group. Collective
+    among all workers of torch's default group."""
+    dist: Any = import_module("torch.distributed")
+    made = [(row, dist.new_group([*row], backend=backend)) for row in rows]
+    return next(one for one in made if dist.get_rank() in one[0])
 
 
 def joined(rank: int, size: int, store: Path, alone: bool) -> Callable[[Any], None]:

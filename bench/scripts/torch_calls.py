@@ -95,10 +95,12 @@ def main(file: Path, count: int, groups: int, names: list[str]) -> None:
     # Only now: spotmpi has initialised MPI as it needs it.
     from spotmpi.fabric.mpi.calls import MPI
 
-    ranks, theirs = group_of(rank, size, groups, "gloo")
+    per = size // groups
+    rows = [range(first, first + per) for first in range(0, size, per)]
+    ranks, theirs = gloo.group_of(rows, "gloo")
     if isinstance(theirs, WorkerGroup):
         raise SystemExit("gloo's group is spotmpi's: there would be nothing to compare with")
-    _, mine = group_of(rank, size, groups, BACKEND)
+    _, mine = gloo.group_of(rows, BACKEND)
     clock, found = turns.together(MPI.COMM_WORLD), {}
     for name in names:
         ask = CALLS[name](ranks)
@@ -110,17 +112,6 @@ def main(file: Path, count: int, groups: int, names: list[str]) -> None:
     assert ours is not None
     ours.shutdown()
     os._exit(0)  # gloo's own end may wait for ever, for workers that are gone
-
-
-def group_of(rank: int, size: int, groups: int, backend: str) -> tuple[Ranks, Any]:
-    """Make groups of workers that follow each other. Return this worker's, and its ranks.
-    Collective."""
-    made: list[tuple[Ranks, Any]] = []
-    for first in range(0, size, size // groups):
-        ranks = range(first, first + size // groups)
-        made.append((ranks, dist.new_group([*ranks], backend=backend)))
-    (found,) = (one for one in made if rank in one[0])
-    return found
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ trains a module of so many float32 by AdamW, always on one batch of its own:
 - ``spotmpi``: by `DistributedOptimizer`, if the way is ``optimizer`` or ``overlap``; over spotmpi
   by `DistributedDataParallel`, if it is ``ddp``, and by `fully_shard` over all workers if it is
   ``fsdp``, or over each half of them (two replicas) if it is ``hsdp``;
-- ``gloo``: over gloo by the same, or by `DistributedDataParallel`;
+- ``gloo``: over gloo, by `fully_shard` likewise, or else by `DistributedDataParallel`;
 - ``torchft``: by torchft over gloo, each worker a replica; where it is installed and the module in
   memory of the host.
 
@@ -36,6 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 import spotmpi.torch
 from spotmpi.bench.measuring import turns
 from spotmpi.bench.pytorch import with_torchft
+from spotmpi.bench.scripts.gloo import group_of
 from spotmpi.torch.process_group import BACKEND, WorkerGroup, register
 
 _LAYERS, _BATCH, _RATE = 8, 8, 1e-5
@@ -137,15 +138,9 @@ def mesh_of(replicas: int, backend: str) -> DeviceMesh:
     """Return a mesh over all workers. Collective."""
     ranks = torch.arange(dist.get_world_size()).view(replicas, -1)
     if replicas == 1:
-        return DeviceMesh.from_group(group_of(ranks, backend), "cpu")
-    groups = [group_of(ranks.T, backend), group_of(ranks, backend)]
+        return DeviceMesh.from_group(group_of(ranks.tolist(), backend)[1], "cpu")
+    groups = [group_of(rows.tolist(), backend)[1] for rows in (ranks.T, ranks)]
     return DeviceMesh.from_group(groups, "cpu", ranks, mesh_dim_names=("replicate", "shard"))
-
-
-def group_of(rows: torch.Tensor, backend: str) -> Any:
-    """Make a group of each row. Return this worker's. Collective."""
-    made = {tuple(row): dist.new_group(row, backend=backend) for row in rows.tolist()}
-    return next(group for row, group in made.items() if dist.get_rank() in row)
 
 
 def main(file: Path, count: int, params: int, device: str, way: str) -> None:

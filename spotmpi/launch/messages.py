@@ -500,7 +500,7 @@ class Start(Message, event="start"):
     """Run a worker, with what mpirun gave to its stand-in; to a newcomer it has given nothing."""
 
     worker: Worker
-    began_with: Slots
+    local_size: Slots
     """Workers with which the job began on this host; its slots, if it came later."""
     environ: Environment = field(repr=False)
 

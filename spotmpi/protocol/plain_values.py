@@ -44,25 +44,22 @@ _DEEPEST = 100
 
 def pack(value: object) -> bytes:
     """Return ``value`` as bytes; UsageError if it holds anything of another type."""
-    text, blobs = _packed(value, aligned=False)
-    return b"".join([text, *blobs])
+    text, blobs = _described(value)
+    return b"".join([_LENGTH.pack(len(text)), text, *blobs])
 
 
 def pack_in_place(value: object) -> list[memoryview]:
     """Do the same in parts. Those after the first are the memory of the value's arrays, where these
     are contiguous."""
-    text, blobs = _packed(value, aligned=True)
-    return [memoryview(text), *blobs]
+    text, blobs = _described(value)
+    text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNED)  # JSON skips blanks
+    return [memoryview(_LENGTH.pack(len(text)) + text), *blobs]
 
 
-def _packed(value: object, aligned: bool) -> tuple[bytes, list[memoryview]]:
-    """Return what describes a value, and the bytes of its arrays. ``aligned``: that is as long as a
-    multiple of `_ALIGNED`."""
+def _described(value: object) -> tuple[bytes, list[memoryview]]:
+    """Return a text that describes a value, and the bytes of its arrays."""
     blobs: list[memoryview] = []
-    text = json.dumps(_describe(value, blobs, 0), separators=(",", ":")).encode()
-    if aligned:  # by blanks, which JSON skips
-        text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNED)
-    return _LENGTH.pack(len(text)) + text, blobs
+    return json.dumps(_describe(value, blobs, 0), separators=(",", ":")).encode(), blobs
 
 
 def unpack(data: bytes) -> Any:
@@ -76,6 +73,7 @@ def unpack_in_place(parts: Sequence[memoryview]) -> Any:
 
 
 def _read(parts: Sequence[memoryview], own: Callable[[_Numbers], _Numbers]) -> Any:
+    """Return a value from parts of its bytes. ``own``: see `_Reader`."""
     first, *others = parts
     (length,) = _LENGTH.unpack_from(first)
     begin = _LENGTH.size + length

@@ -22,12 +22,13 @@ from spotmpi.torch.tensors import (
     SUM_OF_LIVING,
     TIMES,
     Fold,
+    MeanOf,
     Numbers,
+    as_if_alike,
     bucket_of,
     bytes_of,
     fold_of,
     from_bytes,
-    joined,
     like,
     read_bytes,
     spread,
@@ -107,18 +108,8 @@ class Calls:
         """Return what `from_one` does. ``stands_in``: rank 0 gives it, and others may."""
         raise NotImplementedError
 
-    def _add_up(
-        self,
-        tensors: Sequence[torch.Tensor],
-        kind: torch.dtype,
-        times: int | None,
-        step: bool,
-        out: Sequence[torch.Tensor],
-        start: int = 0,
-    ) -> None:
-        """Write into ``out`` the mean of all workers' tensors from the number ``start`` on,
-        ``times`` this number; None: times the number of those that brought something. They are on
-        one device. ``kind``: the type in which they are summed. ``step``: see `reduce`."""
+    def _add_up(self, mean: MeanOf) -> None:
+        """Write this mean where it says."""
         raise NotImplementedError
 
     def post(self, to: int, key: bytes, content: Any) -> None:
@@ -166,7 +157,7 @@ class Calls:
             times = TIMES[operation](self.size)
             for how in dict.fromkeys(map(summed_as, floats)):
                 alike = [one for one in floats if summed_as(one) == how]
-                self._add_up(alike, how[0], times, step, alike)
+                self._add_up(MeanOf(alike, how[0], times, step, alike))
                 step = False  # it is counted
         for one in tensors:
             if operation in TIMES and one.is_floating_point():
@@ -195,7 +186,7 @@ class Calls:
         start = self.rank * out.numel()
         if operation in TIMES and mine.is_floating_point() and mine.numel():
             kind, _ = summed_as(mine)
-            self._add_up([mine], kind, TIMES[operation](self.size), step, [out], start)
+            self._add_up(MeanOf([mine], kind, TIMES[operation](self.size), step, [out], start))
             return
         whole = mine.detach().clone()
         self.reduce([whole], operation, step)
@@ -463,20 +454,12 @@ class Collectives(Calls):
             found = self.exchange(mine, f"{asked} from {source}")
         return found[source], source
 
-    def _add_up(
-        self,
-        tensors: Sequence[torch.Tensor],
-        kind: torch.dtype,
-        times: int | None,
-        step: bool,
-        out: Sequence[torch.Tensor],
-        start: int = 0,
-    ) -> None:
-        """Write the mean of all workers' tensors, ``times`` this number."""
+    def _add_up(self, mean: MeanOf) -> None:
+        """Write this mean where it says."""
         if self.rehearses:
-            spread(joined(tensors, kind) * (times or 1), out, start)
+            as_if_alike(mean)
         else:
-            self._heard(self.group.add_up(tensors, kind, times, step, out, start))
+            self._heard(self.group.add_up(mean))
 
     def give_early(
         self, number: int, tensors: Sequence[torch.Tensor], step: Callable[[], bool]
@@ -587,7 +570,7 @@ class Collectives(Calls):
     def take_step(self) -> None:
         """Count a step that all take with sums in groups of some."""
         nothing = [torch.zeros(1)]
-        self._add_up(nothing, torch.float32, 1, True, nothing)
+        self._add_up(MeanOf(nothing, torch.float32, 1, step=True, out=nothing))
 
 
 def lost(*ranks: int) -> PeersLost:

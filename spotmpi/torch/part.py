@@ -12,7 +12,17 @@ from spotmpi.errors import UsageError
 from spotmpi.protocol.plain_values import pack_in_place, unpack_in_place
 from spotmpi.rounds.subset_calls import Parts
 from spotmpi.torch.collectives import Calls, Collectives, lost
-from spotmpi.torch.tensors import Fold, Numbers, bytes_of, from_bytes, joined, like, spread
+from spotmpi.torch.tensors import (
+    Fold,
+    MeanOf,
+    Numbers,
+    as_if_alike,
+    bytes_of,
+    from_bytes,
+    joined,
+    like,
+    spread,
+)
 
 __all__ = ["Part", "Split"]
 
@@ -73,7 +83,9 @@ class Part(Calls):
 
     def _exchange_bytes(self, mine: Numbers, asked: str) -> Mapping[int, Numbers]:
         """Return as many bytes of each worker, by rank."""
-        return self.exchange(mine.copy() if self._whole.rehearses else mine, asked)
+        if self._whole.rehearses:
+            return super()._exchange_bytes(mine, asked)
+        return self.exchange(mine, asked)
 
     def _ask(self, value: Any, asked: str, fold: _Combine) -> Any:
         """Return what ``fold`` makes of the values of all who have a part in this call. ``asked``:
@@ -154,22 +166,14 @@ class Part(Calls):
         mine.detach().copy_(like(mine, there))
         return int(many)
 
-    def _add_up(
-        self,
-        tensors: Sequence[torch.Tensor],
-        kind: torch.dtype,
-        times: int | None,
-        step: bool,
-        out: Sequence[torch.Tensor],
-        start: int = 0,
-    ) -> None:
-        """Write the mean of all workers' tensors, ``times`` this number."""
+    def _add_up(self, mean: MeanOf) -> None:
+        """Write this mean where it says."""
         if self._whole.rehearses:
-            spread(joined(tensors, kind) * (times or 1), out, start)
+            as_if_alike(mean)
             return
-        if step:  # all workers take it
+        if mean.step:  # all workers take it
             self._whole.take_step()
-        mine = joined(tensors, kind)
+        mine = joined(mean.tensors, mean.kind)
 
         def fold(said: Mapping[int, Any]) -> Any:
             total, *others = [like(mine, there) for there in said.values()]
@@ -180,10 +184,10 @@ class Part(Calls):
             return bytes_of(total), len(said)
 
         there, many = self._ask(bytes_of(mine), f"a sum of {_numbers(mine)}", fold)
-        total = from_bytes(there, kind, mine.shape)
-        if times is not None and times != many:
-            total = (total * times).div_(many)  # the answer stays what it is
-        spread(total, out, start)
+        total = from_bytes(there, mean.kind, mine.shape)
+        if mean.times is not None and mean.times != many:
+            total = (total * mean.times).div_(many)  # the answer stays what it is
+        spread(total, mean.out, mean.start)
 
 
 def _numbers(tensor: torch.Tensor) -> str:

@@ -117,11 +117,11 @@ class Arrivals:
     def expect(self, out: torch.Tensor, sender: int | None, key: bytes) -> Arrival:
         """Return the next message of this key from this rank, or from any if it is None, which is
         written into ``out`` when it is waited for. Local."""
-        arrival = Arrival(out, sender, key, self._look)
+        arrival = Arrival(out, sender, key, self.look)
         self._expected.append(arrival)
         return arrival
 
-    def _look(self, wanted: Arrival, waits: bool) -> None:
+    def look(self, wanted: Arrival, waits: bool) -> None:
         """Give what comes to those that expect it, until this one has come or nothing is there."""
         while wanted in self._expected:
             try:

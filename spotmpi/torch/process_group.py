@@ -73,7 +73,7 @@ def register() -> None:
         uneven_data.follow_joins()
         show_in_profiles(WorkerGroup, GROUP_CALLS)
         show_in_profiles(Calls, ["reduce"], label="sum")
-        show_in_profiles(Arrivals, ["_look"], label="recv")
+        show_in_profiles(Arrivals, ["look"], label="recv")
         leave_uncompiled_all([WorkerGroup, Call, Arrival])
 
 

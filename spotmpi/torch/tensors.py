@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,16 @@ __all__ = [
     "SUM_OF_LIVING",
     "TIMES",
     "Fold",
+    "MeanOf",
     "Numbers",
     "array_of",
+    "as_if_alike",
     "bucket_of",
     "bytes_of",
     "check_stream",
-    "joined",
     "fold_of",
     "from_bytes",
+    "joined",
     "like",
     "read_bytes",
     "spread",
@@ -40,6 +42,24 @@ Numbers = npt.NDArray[np.uint8]
 
 _PIECE = 1 << 14
 """Numbers that are folded at a time: so few that they stay in a core's cache."""
+
+
+class MeanOf(NamedTuple):
+    """A mean of all workers' tensors that is asked for."""
+
+    tensors: Sequence[torch.Tensor]
+    """This worker's. They are on one device."""
+    kind: torch.dtype
+    """The type in which they are summed."""
+    times: int | None
+    """The mean is multiplied by it. None: by the number of workers that brought something."""
+    step: bool
+    """True if this stands for a step of the training."""
+    out: Sequence[torch.Tensor]
+    """What the mean is written into."""
+    start: int = 0
+    """The number of the mean with which ``out`` begins, counted over all tensors."""
+
 
 Fold = Callable[[torch.Tensor, Sequence[torch.Tensor]], None]
 """Writes into a tensor what it makes of others."""
@@ -143,6 +163,13 @@ def spread(numbers: torch.Tensor, tensors: Sequence[torch.Tensor], start: int = 
     for one in tensors:
         one.detach().copy_(numbers[start : start + one.numel()].view(one.shape))
         start += one.numel()
+
+
+def as_if_alike(mean: MeanOf) -> None:
+    """Write what this mean would be if all workers had brought these tensors, and nobody knew how
+    many they are."""
+    numbers = joined(mean.tensors, mean.kind)
+    spread(numbers * (mean.times or 1), mean.out, mean.start)
 
 
 def like(tensor: torch.Tensor, there: Any) -> torch.Tensor:

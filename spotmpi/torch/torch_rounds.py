@@ -22,7 +22,7 @@ from spotmpi.torch.belongings import Belongings
 from spotmpi.torch.dealing import Place
 from spotmpi.torch.kept_script import KeptScript
 from spotmpi.torch.standing import Standing
-from spotmpi.torch.tensors import Numbers, array_of, stream_of, tensor_of
+from spotmpi.torch.tensors import MeanOf, Numbers, array_of, stream_of, tensor_of
 from spotmpi.training.group import Group
 from spotmpi.training.participant import Participant, turned_away
 from spotmpi.training.script.answers import NoAnswers
@@ -184,19 +184,9 @@ class Rounds(Group[Any]):
         there = (one.view(np.uint8)[: words.bytes] for one in found)
         return dict(zip(workers, there, strict=True))
 
-    def add_up(
-        self,
-        tensors: Sequence[torch.Tensor],
-        kind: torch.dtype,
-        times: int | None,
-        step: bool,
-        out: Sequence[torch.Tensor],
-        start: int = 0,
-    ) -> tuple[int, ...]:
-        """Write into ``out`` the mean of all workers' tensors from the number ``start`` on,
-        ``times`` this number; None: times the number of those that brought something. They are on
-        one device. ``kind``: the type in which they are summed. ``step``: this stands for a step of
-        the training. Returns the workers that brought something."""
+    def add_up(self, mean: MeanOf) -> tuple[int, ...]:
+        """Write this mean where it says. Return the workers that brought something."""
+        tensors, kind, times, step, out, start = mean
         step = step and self.script.found is None  # what is rehearsed was counted before
         with stream_of(tensors[0].device):
             arrays = [array_of(one.detach().to(kind)) for one in tensors]

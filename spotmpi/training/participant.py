@@ -50,9 +50,6 @@ class Mail(Protocol):
 class NoMail:
     """The mail of a newcomer: nothing goes anywhere."""
 
-    def __init__(self, me: WorkerId) -> None:
-        self._me = me
-
     def post(self, to: WorkerId, key: bytes, content: Any) -> Asks[None]:
         """Do nothing: the others do not wait for it."""
         yield from ()
@@ -156,7 +153,7 @@ class Outsider(Generic[P]):
         assert briefing is not None
         self.membership = briefing.membership
         """The others' membership, as far as it is known."""
-        self.mail = NoMail(self.me)
+        self.mail = NoMail()
         self.tell_progress(IN_SCRIPT)
 
     def tell_progress(self, doing: int) -> None:

@@ -107,12 +107,12 @@ class RoundRunner:
         while True:
             lost = {*senders}.difference(self._driver.membership.ids)
             try:
-                waits_now = waits and not lost
-                if waits_now:
+                if waits and not lost:
                     self._tell(AT_MESSAGES)
-                message: Message | None = yield Receive([*senders], key, waits_now)
-                if waits_now:
+                    message: Message | None = yield Receive([*senders], key)
                     self._goes_on()
+                else:
+                    message = yield Receive([*senders], key, waits=False)
             except PeersLost:
                 yield from self._meanwhile(self._driver.recover())
                 continue

@@ -218,3 +218,31 @@ print("SENT", flush=True)
 
 def test_between_hosts_a_large_message_leaves_in_pieces_and_a_few_at_a_time(tmp_path: Path) -> None:
     assert "SENT" in over_mpi(tmp_path, 1, "-c", PIECES)
+
+
+WOKEN = """
+from types import SimpleNamespace as Other
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import KEY, Receive
+from spotmpi.fabric.mpi.fabric import MpiFabric
+
+rings, asked = iter(range(100_000)), []
+
+def broken():
+    asked.append(next(rings))
+    return len(asked) > 3
+
+bell = Other(wait=lambda seconds: next(rings) >= 0)
+mailbox = Other(take=lambda senders, key: None)
+fabric = MpiFabric.__new__(MpiFabric)
+fabric._paths = Other(mailbox=mailbox, control=Other(doorbell=bell), broken=broken)
+try:
+    fabric.perform(Receive([1], bytes(KEY)))
+except PeersLost:
+    print("LOST", flush=True)
+assert asked[0] > 10, "whoever is woken looks for the message first"
+"""
+
+
+def test_who_is_woken_again_and_again_without_its_message_finds_losses(tmp_path: Path) -> None:
+    assert "LOST" in over_mpi(tmp_path, 1, "-c", WOKEN)

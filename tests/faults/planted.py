@@ -350,6 +350,12 @@ PLANES: list[_Slip] = [
         "self._paths | dict.fromkeys(path.workers, path)",
     ),
     (
+        "who_is_woken_all_the_time_finds_no_loss",
+        "fabric/mpi/fabric.py",
+        "            if not rang or time.monotonic() > next_check:\n",
+        "            if not rang:\n",
+    ),
+    (
         "who_waits_for_a_neighbour_does_not_see_it_die",
         "fabric/planes/host_barrier.py",
         'raise PeersLost("a worker of this host is lost, or has met a loss")',

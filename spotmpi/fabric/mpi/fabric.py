@@ -181,7 +181,8 @@ class MpiFabric(Fabric):
             mailbox.post(request.to, request.key, request.content, request.lent)
             control.ring([request.to])
             return None
-        # Each look into MPI may let all other processes of this host go first.
+        # Where workers outnumber cores, a call of MPI lets all other processes go first. So who is
+        # woken looks for the message only, and for losses if it was not woken, or not just now.
         rang, next_check = request.waits, time.monotonic() + PAUSE
         while True:
             message = mailbox.take(request.senders, request.key)

@@ -66,7 +66,6 @@ _SOON = 1 << 11
 """Bytes. Within a host a message of less leaves at once. A larger one may leave only while its
 sender calls MPI, if processes cannot read each other's memory."""
 
-
 _SELDOM = 0.02
 """Seconds between two looks for such messages: they take time from the script."""
 
@@ -113,8 +112,7 @@ class Mailbox:
 
     Between hosts a large message moves only while its sender calls MPI. So a thread does that while
     the script computes. Within a host it looks seldom, in case that one process cannot read another
-    one's memory. `furnish`, `enter` and `forget` are for builds, in which it
-    rests (`resting`).
+    one's memory. `furnish`, `enter` and `forget` are for builds, in which it rests (`resting`).
     """
 
     def __init__(self, me: WorkerId, is_near: Callable[[WorkerId], bool]) -> None:

@@ -284,7 +284,7 @@ class Agents:
         _LOG.info("worker %d is started on %s, a newcomer", worker, name)
         settings = Settings(newcomer=worker, began_with=len(self._first))
         environ = self._spawning | settings.to_environ()
-        host.trunk.tell(messages.Start(worker, self._began_with(host), environ))
+        host.trunk.tell(messages.Start(worker, self._local_size(host), environ))
         return worker
 
     def widen(self, name: str, slots: int) -> None:
@@ -401,12 +401,12 @@ class Agents:
         if host.name not in self._hosts or worker in self._ended:
             self._kill_stand_in(worker)
         elif worker in self._first:
-            began_with = self._began_with(host)
-            host.trunk.tell(messages.Start(worker, began_with, self._spawning | environ))
+            local_size = self._local_size(host)
+            host.trunk.tell(messages.Start(worker, local_size, self._spawning | environ))
         else:
             host.trunk.tell(messages.Admit(worker, environ))
 
-    def _began_with(self, host: Registered) -> int:
+    def _local_size(self, host: Registered) -> int:
         """The number of workers with which the job began on a host; its slots, if there is none."""
         return len(self._first.intersection(host.workers)) or host.slots
 

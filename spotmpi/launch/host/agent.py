@@ -250,8 +250,8 @@ class Agent:
                 _LOG.info("the job's folder here is %s, its task %s", self._folder, said.task)
             case messages.Refusal(why=why):
                 self._outcome = ServiceEnd(True, f"the head refused this host: {why}")
-            case messages.Start(worker=worker, began_with=began_with, environ=environ):
-                self._start(worker, began_with, environ)
+            case messages.Start(worker=worker, local_size=local_size, environ=environ):
+                self._start(worker, local_size, environ)
             case messages.Admit(worker=worker, environ=environ):
                 self._admit(worker, environ)
             case messages.Kill(worker=worker):
@@ -312,7 +312,7 @@ class Agent:
         self._trunk.tell(messages.Unfit(why))
         self._outcome = ServiceEnd(True, why)
 
-    def _start(self, worker: int, began_with: int, given: dict[str, str]) -> None:
+    def _start(self, worker: int, local_size: int, given: dict[str, str]) -> None:
         assert self._assignment is not None
         assert self._installation is not None
         door = self._doorways[worker] = self._new_doorway()
@@ -328,9 +328,9 @@ class Agent:
             cores(),
         )
         self._crew.expect([worker])
-        place = self._place_of(worker, began_with)
+        place = self._place_of(worker, local_size)
         if Settings.from_environ(self._assignment.environ).torch:  # then as torchrun does
-            environ |= {"LOCAL_RANK": f"{place}", "LOCAL_WORLD_SIZE": f"{began_with}"}
+            environ |= {"LOCAL_RANK": f"{place}", "LOCAL_WORLD_SIZE": f"{local_size}"}
         wrapper = subprocess.Popen(
             mpirun.wrapper(self._folder, worker, Program.of(self._assignment.task).short),
             env=environ | self._assignment.environ,
@@ -342,11 +342,11 @@ class Agent:
         self._wrappers[worker] = wrapper
         _LOG.info("the wrapper of worker %d is process %d", worker, wrapper.pid)
 
-    def _place_of(self, worker: int, began_with: int) -> int:
+    def _place_of(self, worker: int, local_size: int) -> int:
         """Return the number of a worker on this host, which no other living worker has. Workers of
-        one host have their ranks. ``began_with``: so many were here at first, or are to come."""
+        one host have their ranks. ``local_size``: see `messages.Start`."""
         taken = {place for one, place in self._places.items() if one not in self._gone}
-        wanted = itertools.chain([worker % began_with], itertools.count())
+        wanted = itertools.chain([worker % local_size], itertools.count())
         self._places[worker] = next(place for place in wanted if place not in taken)
         return self._places[worker]
 
