@@ -12,6 +12,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from itertools import pairwise
 from mmap import PAGESIZE
@@ -37,6 +38,7 @@ __all__ = [
     "in_host_memory",
     "kernels_for",
     "occupy",
+    "without_warnings",
 ]
 
 Array: TypeAlias = Any
@@ -384,6 +386,11 @@ def fill(flats: Sequence[Buffer], value: float) -> None:
     """Set every element of all ``flats`` to ``value``, for any backends."""
     for flat in flats:
         backend_of(flat).fill(flat, value)
+
+
+def without_warnings() -> AbstractContextManager[object]:
+    """Return a context in which arithmetic on arrays of the host says nothing of infinity."""
+    return np.errstate(all="ignore")
 
 
 def in_host_memory(x: Any) -> Any:

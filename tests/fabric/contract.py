@@ -3,7 +3,8 @@
 A scenario is a generator of requests for one of four workers; it returns what this worker saw.
 `Die` raised from it ends the worker as a provider would, `Go` as a script that has come to its end.
 `expected` says what each survivor must return. More of them: `model_scenarios`, `sum_scenarios`,
-`signal_scenarios`, `mail_scenarios`, `place_scenarios`. Who performs them: `performing`.
+`signal_scenarios`, `mail_scenarios`, `place_scenarios`, `small_scenarios`. Who performs them:
+`performing`.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from tests.fabric import (
     model_scenarios,
     place_scenarios,
     signal_scenarios,
+    small_scenarios,
     sum_scenarios,
 )
 from tests.fabric.contract import ALL, SCENARIOS, WORKERS, Die, Go, deadly
@@ -30,6 +31,7 @@ __all__ = [
     "performed",
     "place_scenarios",
     "signal_scenarios",
+    "small_scenarios",
     "sum_scenarios",
 ]
 

@@ -358,13 +358,25 @@ def test_if_one_worker_has_no_memory_to_share_all_hosts_go_by_mpi() -> None:
 
     for worker in workers:
         worker.bring(0)
-        worker.node._ways = worker.node._ways._replace(total=partial(watched, worker))
+        worker.node._unshared._total = partial(watched, worker)
     at_once(workers, Worker.round)
     for worker in workers:
         assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
         assert not getattr(worker.data, "shared", False)
     # Who comes late may look for their memory until it comes to MPI's sum, which waits for all.
     assert still == {0: True, 1: True, 2: False}
+
+
+def test_small_sums_of_several_hosts_go_by_mpi() -> None:
+    workers = company(1, 2)
+    check(workers, 0)
+
+    def small(worker: Worker) -> float:
+        one = np.full(1, 10.0**worker.me)
+        worker.plane.wait([worker.plane.start(Part(one, one))])
+        return float(one[0])
+
+    assert at_once(workers, small) == [111.0] * 3
 
 
 def test_what_hosts_do_not_share_is_given_to_each_worker() -> None:

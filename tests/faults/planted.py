@@ -368,6 +368,30 @@ PLANES: list[_Slip] = [
         "if self.neighbours.dead():",
     ),
     (
+        "a_row_is_filled_while_others_read_it",
+        "fabric/planes/unshared_sums.py",
+        "self._rows[self._begun % 2]",
+        "self._rows[0]",
+    ),
+    (
+        "rows_of_members_who_have_not_loaded_numba_are_waited_for",
+        "fabric/planes/unshared_sums.py",
+        "        self._begun, self._rows = 0, []\n",
+        "        self._begun = 0\n",
+    ),
+    (
+        "a_small_sum_of_one_host_stands_for_that_of_all_hosts",
+        "fabric/planes/shared_memory_plane.py",
+        "            if self.rings is None:\n                self._unshared.use_rows()",
+        "            if True:\n                self._unshared.use_rows()",
+    ),
+    (
+        "what_has_no_weight_comes_into_a_small_sum",
+        "fabric/planes/unshared_sums.py",
+        "    if not part.weight:\n        HOST.fill(room, 0)\n        return\n",
+        "",
+    ),
+    (
         "a_sum_is_taken_as_whole_before_all_have_added_their_slices",
         "fabric/planes/shared_memory_plane.py",
         "            self.barrier.all_done(last)\n",
@@ -412,7 +436,7 @@ PLANES: list[_Slip] = [
     (
         "an_arena_is_hidden_before_all_have_looked_for_it",
         "fabric/planes/shared_memory_plane.py",
-        "            arena.keep_results()  # MPI writes to them\n",
+        "            arena.keep_results()  # this worker alone writes to them\n",
         "            arena.unshare()\n",
     ),
     (

@@ -1,13 +1,14 @@
-"""Headers: two pages of numbers of each worker, which all workers of its host can read.
+"""Headers: pages of numbers of each worker, which all workers of its host can read.
 
 A worker shows pieces of its memory in its header: arenas, a published model, sums without locks.
-Each has an entry there, by which others find it.
+Each has an entry there, by which others find it. Behind the entries lie two rows for small sums.
 """
 
 from __future__ import annotations
 
 import hashlib
 
+from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.neighbours.shared_memory import PAGE, Found, Memory, Segment
 
@@ -15,6 +16,7 @@ __all__ = [
     "HOME",
     "HOME_MARK",
     "OPEN",
+    "ROW",
     "STATE",
     "STATE_HOME",
     "STATE_MARK",
@@ -24,10 +26,15 @@ __all__ = [
     "key_of",
 ]
 
-_BYTES = 2 * PAGE
-_READY, _DONE, _BELL, _TABLE = 64, 128, 192, 1024
+ROW = 128 << 10
+"""Bytes of a row, which holds what a worker adds to small sums."""
+
+_ROWS = 2 * PAGE
+_BYTES = _ROWS + 2 * ROW
+_READY, _DONE, _BELL, _BROUGHT, _TABLE = 64, 128, 192, 256, 1024
 """Bytes of a header at which these lie: how many parts its worker has started; how many it has
-summed; the bell by which all sleep, if it is the first of them; the table of entries."""
+summed; the bell by which all sleep, if it is the first of them; to how many small sums the worker
+has brought its row; the table of entries."""
 
 _ENTRY = 12
 """Numbers of one entry."""
@@ -40,7 +47,7 @@ STATE, STATE_HOME, STATE_MARK, UPDATE, _ONLY = range(7, _ENTRY)
 they lie (descriptor, mark), whose mark is 0 while this worker's are its own; the mark of the update
 by which sums go into the next state, or 0; one more than the number of the only array to whose sum
 the worker adds something, or 0 if it does so to all."""
-_ENTRIES = (_BYTES - _TABLE) // (8 * _ENTRY)
+_ENTRIES = (_ROWS - _TABLE) // (8 * _ENTRY)
 
 
 class Entry:
@@ -102,10 +109,11 @@ class SharedHeader:
     def __init__(self, found: Found, segment: Segment) -> None:
         self.found = found
         self._segment = segment
-        memory = Memory(_BYTES, segment)
-        self.numbers = memory.array("uint64", _BYTES // 8)
-        self.address = base = memory.address
+        self._memory = Memory(_BYTES, segment)
+        self.numbers = self._memory.array("uint64", _ROWS // 8)
+        self.address = base = self._memory.address
         self.ready, self.done, self.bell = base + _READY, base + _DONE, base + _BELL
+        self.brought = base + _BROUGHT
 
     @classmethod
     def new(cls) -> SharedHeader:
@@ -117,6 +125,10 @@ class SharedHeader:
     def of(cls, found: Found) -> SharedHeader:
         """Return another worker's header. OSError if it cannot be reached."""
         return cls(found, Segment.reach(found, _BYTES))
+
+    def row(self, turn: int) -> Buffer:
+        """Return the bytes of the row of this turn, 0 or 1."""
+        return self._memory.array("uint8", ROW, _ROWS + turn * ROW)
 
     def entry(self, key: int) -> Entry | None:
         """Return the entry of this key; None if the worker shows nothing by this key."""

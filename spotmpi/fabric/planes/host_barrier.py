@@ -20,7 +20,7 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platf
 _NAP = 1_000_000
 """Nanoseconds that a worker with a core of its own sleeps at most before it looks for losses."""
 
-_LOOKS = 20_000
+_LOOKS = 100_000
 """Times that a worker with a core of its own looks for the others before it sleeps. They take about
 as long as to sleep and to be woken."""
 
@@ -39,7 +39,7 @@ class HostBarrier:
         self._hopeless = hopeless
         self._present: Sequence[SharedHeader] = ()
         self._loops: SimpleNamespace | None = None
-        self._all_ready = self._all_done = HOST.zeros("uint64", 0)
+        self._all_ready = self._all_done = self._all_brought = HOST.zeros("uint64", 0)
         self._bell = self._looks = self._yields = 0
         self._told = 0
         """The number that `done` has told last."""
@@ -70,6 +70,8 @@ class HostBarrier:
         self._all_ready, self._all_done = HOST.zeros("uint64", count), HOST.zeros("uint64", count)
         self._all_ready[:] = [header.ready for header in present]
         self._all_done[:] = [header.done for header in present]
+        self._all_brought = HOST.zeros("uint64", count)
+        self._all_brought[:] = [header.brought for header in present]
         self._bell = present[0].bell
         crowd = -(-count // len(os.sched_getaffinity(0)))
         self._looks, self._yields = (_LOOKS, 0) if crowd == 1 else (0, _YIELDS)
@@ -95,6 +97,12 @@ class HostBarrier:
     def all_done(self, number: int) -> None:
         """Return when all have summed up to this part. Raises PeersLost as `all_ready`."""
         self._meet(self._all_done, number)
+
+    def all_bring(self, header: SharedHeader, number: int) -> None:
+        """Tell that this worker, the owner of ``header``, has brought its row to the small sum of
+        this number; return when all have. Raises PeersLost as `all_ready`."""
+        self._tell(header.brought, number, self._all_brought)
+        self._meet(self._all_brought, number)
 
     def wake(self) -> None:
         """Wake all that sleep: they look if they must leave off."""

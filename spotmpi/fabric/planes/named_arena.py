@@ -63,7 +63,7 @@ class NamedArena:
     arena: Arena
     large: bool
     """True if an array of it is so large that members wait for each other to sum it. An arena of
-    small ones goes along with such an arena, or by MPI."""
+    small ones goes along with such an arena, or is summed as if nobody shared it."""
     agreed: bool | None = None
     """True if all members share theirs; None: not known yet, or sums stay on this host."""
     _went: dict[int, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class NamedArena:
         self._went[number] = way
         return way
 
-    def leave_to_mpi(self, number: int) -> None:
+    def sum_unshared(self, number: int) -> None:
         """Note that an array that was started goes by none of the ways."""
         self._went[number] = ""
         self._tried.pop(number, None)

@@ -13,8 +13,9 @@ rings, others straight, small ones by the first workers of the hosts; what one w
 given on as it is. If several ways may be the fastest, all are tried after a change of the members.
 
 A worker that waits sleeps, and looks for losses after each sleep (`host_barrier`). Arenas without a
-name go by MPI, and small ones unless a large one goes before them in the same round; so does
-everything if workers of one host cannot share memory.
+name are not shared, and small ones only if a large one goes before them in the same round. Small
+arrays go by rows then (`unshared_sums`), if all are on one host and have summed a large one before;
+all else goes by MPI, and everything if workers of one host cannot share memory.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from spotmpi.fabric.planes.plane import (
 from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_arena import SharedArena
 from spotmpi.fabric.planes.sum_thread import SumThread
+from spotmpi.fabric.planes.unshared_sums import UnsharedSums
 from spotmpi.kernels import cpu, moving
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Choice
@@ -80,7 +82,7 @@ class _Call:
 
 
 class SharedMemoryPlane(Plane):
-    """Sums in the memory of hosts. What workers of one host cannot share is summed by MPI."""
+    """Sums in the memory of hosts, and otherwise what workers of one host cannot share."""
 
     ways_of: Callable[[Shape], Sequence[str]] = staticmethod(ways_of)
     """The ways that an array may take between hosts."""
@@ -100,6 +102,7 @@ class SharedMemoryPlane(Plane):
         self._arenas: dict[str, NamedArena] = {}
         """The last arena of each name."""
         self.barrier = HostBarrier(self._hopeless)
+        self._unshared = UnsharedSums(self.neighbours, self.barrier, ways.total)
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """Sum over these members from now on."""
@@ -123,6 +126,7 @@ class SharedMemoryPlane(Plane):
                     named.arena.unshare()
                 self._tell_place(named.arena)
         self.barrier.join(self.neighbours.present)
+        self._unshared.bind()
 
     def _tell_place(self, arena: SharedArena) -> None:
         arena.alone = bool(self.neighbours.present) and self.rings is None
@@ -231,8 +235,8 @@ class SharedMemoryPlane(Plane):
 
     def _meets(self, named: NamedArena) -> bool:
         """Return True if this host's members wait for each other to sum it; the same on all."""
-        # A small arena goes along with a large one, or else by MPI. If it is shared does not count:
-        # only workers that have loaded Numba share it, and a newcomer may not have.
+        # A small arena goes along with a large one, or else as if not shared. If it is shared does
+        # not count: only workers that have loaded Numba share it, and a newcomer may not have.
         return named.large or any(other.number for other in self._started.values())
 
     def proceed(self) -> None:
@@ -267,7 +271,7 @@ class SharedMemoryPlane(Plane):
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """Sum these in the order in which they were started, which is the same for all members, and
-        at last what MPI sums. The thread goes on with others that it was given."""
+        at last what is not shared. The thread goes on with others that it was given."""
         calls = [self._started[handle] for handle in sorted(handles)]
         if (thread := self._thread) is not None:
             given = {handle for handle in self._started if handle <= self._handed}
@@ -287,11 +291,13 @@ class SharedMemoryPlane(Plane):
     def _sum_all(self, calls: Sequence[_Call]) -> None:
         """Sum what the thread has left of these, and wait for the others."""
         arenas = {one: one.summed or self._sum(one, one.named) for one in calls if one.named}
-        # Before `done`: if MPI fails, workers make contributions again, and none may be through.
-        self._sum_by_mpi([call.part for call in calls if call.named is None])
+        # Before `done`: if this fails, workers make contributions again, and none may be through.
+        self._unshared.sum([call.part for call in calls if call.named is None])
         if last := max((call.number for call in arenas), default=0):
             self.barrier.done(self._header, last)
             self.barrier.all_done(last)
+            if self.rings is None:
+                self._unshared.use_rows()  # parts with numbers: all have loaded Numba
         if self.rings is not None and not self.rings.leads:
             for call, arena in arenas.items():
                 if arena is not None and arena.small:
@@ -329,27 +335,21 @@ class SharedMemoryPlane(Plane):
 
     def _sum(self, call: _Call, named: NamedArena) -> SharedArena | None:
         """Sum a part as soon as all have started it. Return its arena if all share that; None if
-        MPI has summed the part."""
+        the part was summed otherwise."""
         arena = named.arena if isinstance(named.arena, SharedArena) else None
         self.barrier.all_ready(call.number)
         if self._all_share(named, arena, call.part):
             assert arena is not None
             self._sum_of(named, arena, call)
             return arena
-        named.leave_to_mpi(call.part.number)
+        named.sum_unshared(call.part.number)
         if arena is not None:
-            arena.keep_results()  # MPI writes to them
-        self._sum_by_mpi([call.part])
+            arena.keep_results()  # this worker alone writes to them
+        self._unshared.sum([call.part])
         if arena is not None:
             arena.hide()  # and not before: neighbours may not have looked for it yet
             arena.whole(call.part)
         return None
-
-    def _sum_by_mpi(self, parts: Sequence[Part]) -> None:
-        for part in parts:
-            if part.narrowing is not None:
-                part.narrowing.begin([])
-        self._ways.total(parts)
 
     def _all_share(self, named: NamedArena, arena: SharedArena | None, part: Part) -> bool:
         """Return True if all members share the arena of a part, which they have started. ``arena``:
