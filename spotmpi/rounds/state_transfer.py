@@ -27,7 +27,7 @@ _LEAST = 1 << 14
 """Fewest words of each set that a page holds, unless a slice ends before."""
 _SHARED = 1 << 14
 """Fewest words of a set whose pages are summed as gradients are. Smaller gradients may be so small
-that no worker has loaded Numba, and a newcomer is no reason to: their pages go by MPI."""
+that no worker has loaded Numba, and a newcomer is no reason to: their pages are not shared."""
 
 
 class StateTransfer:

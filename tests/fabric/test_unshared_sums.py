@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spotmpi.arrays.backend import DEVICE
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Shape
 from spotmpi.fabric.neighbours.shared_header import ROW
+from tests import fake_cupy as cupy
 from tests.fabric.crew import (
     LIMIT,
     Worker,
@@ -93,7 +95,6 @@ def test_no_worker_overwrites_what_another_still_reads(count: int) -> None:
     """All sum at their own pace, one right after the other."""
     workers = company(count)
     check(workers, 0)
-    rows = [worker.node._unshared._rows for worker in workers]
     pause = threading.Event()
 
     def many(worker: Worker) -> None:
@@ -114,7 +115,7 @@ def test_no_worker_overwrites_what_another_still_reads(count: int) -> None:
             assert same(small(worker, number), sums_of(workers, number))
 
     at_once(workers, many)
-    assert all(rows)
+    assert not any(worker.by_mpi_instead for worker in workers)
 
 
 def test_other_members_begin_with_mpi_again() -> None:
@@ -213,6 +214,21 @@ def test_the_sum_may_arrive_where_the_contribution_was() -> None:
 
     for (found,) in at_once(workers, in_place):
         assert (found == 111).all()
+
+
+def test_arrays_of_a_device_are_summed_in_the_memory_of_the_host() -> None:
+    with cupy.installed():
+        workers = company(2)
+        check(workers, 0)
+
+        def on_device(worker: Worker) -> list[Any]:
+            brought, result = (cupy.asarray(np.full(5, value)) for value in (1.0 + worker.me, 0.0))
+            return summed(worker, [Part(brought, result, 2.0)])
+
+        for (found,) in at_once(workers, on_device):
+            assert DEVICE.owns(found)
+            assert (DEVICE.to_host(found) == 6).all()
+        assert not any(worker.by_mpi_instead for worker in workers)
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -51,8 +51,8 @@ EVIDENCE = 2.0
 """Seconds within which the loss that has broken a call must become known."""
 
 _FEW = 1024
-"""Elements from which on MPI sums in an order of its own. Smaller models are only summed by MPI
-(`planes.shared_memory_plane`), and their order is the order of the members."""
+"""Elements from which on MPI sums in an order of its own. Smaller models are summed by MPI if
+nothing large is (`planes.unshared_sums`), and their order is the order of the members."""
 
 _UNIT = 8
 """Arrays in a table begin at multiples of as many bytes."""

@@ -20,9 +20,9 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platf
 _NAP = 1_000_000
 """Nanoseconds that a worker with a core of its own sleeps at most before it looks for losses."""
 
-_LOOKS = 100_000
-"""Times that a worker with a core of its own looks for the others before it sleeps. They take about
-as long as to sleep and to be woken."""
+_LOOKS = 200_000
+"""Times that a worker with a core of its own looks at another's number before it sleeps. On the
+processor of docs/adr/0075 they take as long as to sleep and to be woken, on older ones more."""
 
 _YIELDS = 100
 """Times that a worker that shares its core looks for the others before it sleeps. It yields the
@@ -74,7 +74,7 @@ class HostBarrier:
         self._all_brought[:] = [header.brought for header in present]
         self._bell = present[0].bell
         crowd = -(-count // len(os.sched_getaffinity(0)))
-        self._looks, self._yields = (_LOOKS, 0) if crowd == 1 else (0, _YIELDS)
+        self._looks, self._yields = (_LOOKS // count, 0) if crowd == 1 else (0, _YIELDS)
         self._nap[1] = min(_NAP * crowd, 999_999_999)
 
     def ready(self, header: SharedHeader, number: int) -> None:

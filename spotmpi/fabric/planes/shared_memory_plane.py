@@ -13,9 +13,9 @@ rings, others straight, small ones by the first workers of the hosts; what one w
 given on as it is. If several ways may be the fastest, all are tried after a change of the members.
 
 A worker that waits sleeps, and looks for losses after each sleep (`host_barrier`). Arenas without a
-name are not shared, and small ones only if a large one goes before them in the same round. Small
-arrays go by rows then (`unshared_sums`), if all are on one host and have summed a large one before;
-all else goes by MPI, and everything if workers of one host cannot share memory.
+name are not shared, and small ones only if a large one goes before them in the same round. What is
+not shared goes by rows (`unshared_sums`) if it is small, and all members are on one host and have
+summed a large array before. MPI sums the rest, or all if workers of a host cannot share memory.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class SharedMemoryPlane(Plane):
             old.arena.unshare()  # or others would find it, and wait for who uses it no more
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         # Workers compare layouts, so these are the same on all. Before that, rounds have only
-        # unnamed parts and small ones, which go by MPI.
+        # unnamed parts and small ones, which are not shared.
         if not (name and fits and HostBarrier.possible):
             return private_arena(layout, in_place=True)
         large = any(shape.size >= _WORTH_IT for shape in layout)
@@ -297,7 +297,7 @@ class SharedMemoryPlane(Plane):
             self.barrier.done(self._header, last)
             self.barrier.all_done(last)
             if self.rings is None:
-                self._unshared.use_rows()  # parts with numbers: all have loaded Numba
+                self._unshared.use_rows()  # all have told numbers: they have loaded Numba
         if self.rings is not None and not self.rings.leads:
             for call, arena in arenas.items():
                 if arena is not None and arena.small:
@@ -342,7 +342,7 @@ class SharedMemoryPlane(Plane):
             assert arena is not None
             self._sum_of(named, arena, call)
             return arena
-        named.sum_unshared(call.part.number)
+        named.goes_unshared(call.part.number)
         if arena is not None:
             arena.keep_results()  # this worker alone writes to them
         self._unshared.sum([call.part])

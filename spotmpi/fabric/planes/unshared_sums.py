@@ -36,7 +36,7 @@ class UnsharedSums:
         self._barrier = barrier
         self._total = total
         self._begun = 0
-        """The number of sums by rows among these members."""
+        """How many sums by rows this worker has begun among these members."""
         self._rows: list[list[Buffer]] = []
         """The first rows of all members, and the second ones; empty: MPI sums all."""
 
@@ -99,6 +99,6 @@ def _take(brought: Sequence[Buffer], part: Part) -> None:
     if backend is HOST:
         add_up(brought, part.result)
     else:
-        total = brought[0].copy()
+        total = HOST.zeros(str(part.result.dtype), len(brought[0]))
         add_up(brought, total)
         backend.from_host(part.result, total)
