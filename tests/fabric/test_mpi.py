@@ -425,7 +425,9 @@ folder = Path(sys.argv[2])
 
 def gather(where, count=3):
     # Goes on answering until all are here.
-    (folder / f"{fabric.me}.{where}").write_text(str(os.getpid()))
+    written = folder / f"{fabric.me}.{where}.new"
+    written.write_text(str(os.getpid()))
+    written.rename(written.with_suffix(""))  # nobody reads half of it
     while len(list(folder.glob(f"*.{where}"))) < count:
         fetch((fabric.me + 1) % 2)
 

@@ -15,6 +15,7 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Shape
 from spotmpi.fabric.neighbours.shared_header import ROW
 from tests import fake_cupy as cupy
+from tests.boxed import box, boxes, unbox
 from tests.fabric.crew import (
     LIMIT,
     Worker,
@@ -214,6 +215,19 @@ def test_the_sum_may_arrive_where_the_contribution_was() -> None:
 
     for (found,) in at_once(workers, in_place):
         assert (found == 111).all()
+
+
+def test_nothing_is_assumed_of_arrays_of_other_libraries() -> None:
+    with boxes():
+        workers = company(2)
+        check(workers, 0)
+
+        def boxed(worker: Worker) -> list[Any]:
+            return summed(worker, [Part(box(np.full(5, 1.0 + worker.me)), box(np.zeros(5)))])
+
+        for (found,) in at_once(workers, boxed):
+            assert (unbox(found) == 3).all()
+        assert not any(worker.by_mpi_instead for worker in workers)
 
 
 def test_arrays_of_a_device_are_summed_in_the_memory_of_the_host() -> None:

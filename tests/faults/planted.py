@@ -388,8 +388,8 @@ PLANES: list[_Slip] = [
     (
         "what_has_no_weight_comes_into_a_small_sum",
         "fabric/planes/unshared_sums.py",
-        "    if not part.weight:\n        HOST.fill(room, 0)\n        return\n",
-        "",
+        "    if not weight:\n        HOST.fill(room, 0)\n    elif weight != 1.0:",
+        "    if weight != 1.0:",
     ),
     (
         "a_sum_is_taken_as_whole_before_all_have_added_their_slices",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from spotmpi.arrays.backend import HOST, Buffer, backend_of
+from spotmpi.arrays.backend import HOST, Buffer, backend_of, in_host_memory
 from spotmpi.arrays.sums_of_hosts import add_up
 from spotmpi.fabric.neighbours.neighbours import Neighbours
 from spotmpi.fabric.neighbours.shared_header import ROW
@@ -57,48 +57,49 @@ class UnsharedSums:
         for part in parts:
             if part.narrowing is not None:
                 part.narrowing.begin([])
-        ends = [0, *accumulate(-(-part.result.nbytes // _UNIT) * _UNIT for part in parts)]
-        if self._rows and 0 < ends[-1] <= ROW:
-            self._sum_by_rows(parts, ends)
-        else:
-            self._total(parts)
+        if self._rows:
+            brought = [in_host_memory(part.contribution) for part in parts]
+            ends = [0, *accumulate(-(-one.nbytes // _UNIT) * _UNIT for one in brought)]
+            if 0 < ends[-1] <= ROW:
+                self._sum_by_rows(parts, brought, ends)
+                return
+        self._total(parts)
 
-    def _sum_by_rows(self, parts: Sequence[Part], ends: Sequence[int]) -> None:
-        """Sum parts that begin in a row at these bytes."""
+    def _sum_by_rows(
+        self, parts: Sequence[Part], brought: Sequence[Buffer], ends: Sequence[int]
+    ) -> None:
+        """Sum parts to which this worker has ``brought`` these arrays of the host. In a row they
+        begin at these bytes."""
         self._begun += 1
         rows, place = self._rows[self._begun % 2], self._neighbours.place
-        for start, part in zip(ends, parts, strict=False):
-            _bring(part, _room(rows[place], start, part))
+        rooms = [
+            [row[start : start + one.nbytes].view(one.dtype) for row in rows]
+            for start, one in zip(ends, brought, strict=False)
+        ]
+        for part, one, room in zip(parts, brought, rooms, strict=True):
+            _bring(one, part.weight, room[place])
         number = self._neighbours.bindings << 32 | self._begun
         self._barrier.all_bring(self._neighbours.present[place], number)
-        for start, part in zip(ends, parts, strict=False):
-            _take([_room(row, start, part) for row in rows], part)
+        for part, room in zip(parts, rooms, strict=True):
+            _add_up(room, part.result)
 
 
-def _room(row: Buffer, start: int, part: Part) -> Buffer:
-    """Return the array for ``part`` that begins at this byte of a row."""
-    return row[start : start + part.result.nbytes].view(part.result.dtype)
-
-
-def _bring(part: Part, room: Buffer) -> None:
-    """Write what this worker adds to the sum of a part to ``room``."""
-    if not part.weight:
+def _bring(brought: Buffer, weight: float, room: Buffer) -> None:
+    """Write what this worker adds to a sum to ``room``."""
+    if not weight:
         HOST.fill(room, 0)
-        return
-    backend = backend_of(part.contribution)
-    brought = part.contribution if backend is HOST else backend.to_host(part.contribution)
-    if part.weight != 1.0:
-        HOST.kernels.scaled_sum(room, [brought], [part.weight])
+    elif weight != 1.0:
+        HOST.kernels.scaled_sum(room, [brought], [weight])
     else:
         room[:] = brought
 
 
-def _take(brought: Sequence[Buffer], part: Part) -> None:
-    """Write the sum of what all have ``brought`` to a part's result."""
-    backend = backend_of(part.result)
+def _add_up(brought: Sequence[Buffer], result: Buffer) -> None:
+    """Write the sum of what all have ``brought`` to ``result``."""
+    backend = backend_of(result)
     if backend is HOST:
-        add_up(brought, part.result)
+        add_up(brought, result)
     else:
-        total = HOST.zeros(str(part.result.dtype), len(brought[0]))
+        total = brought[0].copy()
         add_up(brought, total)
-        backend.from_host(part.result, total)
+        backend.from_host(result, total)
