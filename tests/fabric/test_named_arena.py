@@ -54,6 +54,6 @@ def test_what_stays_on_a_host_or_is_not_shared_by_all_takes_no_way() -> None:
     assert named.start(0, (), None) == ""
     assert named.start(0, BOTH, RINGS) == STRAIGHT
     named.agreed = False
-    named.goes_unshared(0)
+    named.note_unshared(0)
     assert named.last(0) == ("", None)
     assert named.start(0, BOTH, RINGS) == ""

@@ -49,7 +49,7 @@ def sums_of(workers: Sequence[Worker], number: int) -> list[Any]:
     return found
 
 
-def unnamed(worker: Worker, brought: Sequence[Any], weight: float = 1.0) -> list[Part]:
+def unnamed(brought: Sequence[Any], weight: float = 1.0) -> list[Part]:
     """Parts of these, apart from their results."""
     return [Part(one, np.empty_like(one), weight) for one in brought]
 
@@ -62,7 +62,7 @@ def summed(worker: Worker, parts: Sequence[Part]) -> list[Any]:
 
 def small(worker: Worker, number: int) -> list[Any]:
     """The sums of what all draw."""
-    return summed(worker, unnamed(worker, drawn(worker.me, number)))
+    return summed(worker, unnamed(drawn(worker.me, number)))
 
 
 def by_mpi(workers: Sequence[Worker], number: int) -> None:
@@ -153,15 +153,15 @@ def test_a_loss_ends_a_small_sum_of_all(dead: int) -> None:
             return True
         return False
 
-    def revoke(worker: Worker) -> None:
+    def revoke() -> None:
         waiting.wait(LIMIT)
         for one in living:
             one.broken.set()
 
-    mourner = threading.Thread(target=revoke, args=(workers[dead],))
-    mourner.start()
+    revoking = threading.Thread(target=revoke)
+    revoking.start()
     assert at_once(living, bereaved) == [True] * len(living)
-    mourner.join(LIMIT)
+    revoking.join(LIMIT)
     for worker in living:
         worker.plane.cancel([*worker.node._started])
     lose(workers, dead)
@@ -182,7 +182,7 @@ def test_weights_count_and_what_has_none_may_be_anything(weights: tuple[float, .
     def weighed(worker: Worker) -> list[Any]:
         weight = weights[worker.me]
         brought = np.arange(9.0) * (1 + worker.me) if weight else np.full(9, np.nan)
-        (part,) = unnamed(worker, [brought], weight)
+        (part,) = unnamed([brought], weight)
         return summed(worker, [part])
 
     for found in at_once(workers, weighed):
@@ -197,7 +197,7 @@ def test_nothing_is_said_of_infinity() -> None:
     def infinite(worker: Worker) -> list[Any]:
         sign = 1 - 2 * worker.me
         brought = np.array([np.inf * sign, 3e38, np.nan], np.float32)
-        return summed(worker, unnamed(worker, [brought]))
+        return summed(worker, unnamed([brought]))
 
     for (found,) in at_once(workers, infinite):
         assert np.isnan(found[0])
@@ -252,7 +252,7 @@ def test_what_fits_in_no_row_goes_by_mpi(more: int) -> None:
 
     def filled(worker: Worker) -> list[Any]:
         brought = np.full(ROW // 8 - 1 + more, 1.0 + worker.me), np.full(1, 5.0)
-        return summed(worker, unnamed(worker, brought))
+        return summed(worker, unnamed(brought))
 
     for first, second in at_once(workers, filled):
         if not more:

@@ -374,7 +374,7 @@ PLANES: list[_Slip] = [
         "self._rows[0]",
     ),
     (
-        "rows_of_members_who_have_not_loaded_numba_are_waited_for",
+        "small_sums_go_on_by_the_rows_of_former_members",
         "fabric/planes/unshared_sums.py",
         "        self._begun, self._rows = 0, []\n",
         "        self._begun = 0\n",

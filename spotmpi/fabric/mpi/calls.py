@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import mpi4py
@@ -18,6 +17,7 @@ from mpi4py import MPI  # noqa: E402 - the setting above must come first
 from spotmpi.arrays.backend import HOST, Buffer  # noqa: E402
 from spotmpi.arrays.sums_of_hosts import add_up  # noqa: E402
 from spotmpi.errors import PeersLost, SpotmpiError  # noqa: E402
+from spotmpi.fabric.planes.unshared_sums import ends_in_row  # noqa: E402
 from spotmpi.protocol.membership import WorkerId  # noqa: E402
 
 __all__ = [
@@ -53,9 +53,6 @@ EVIDENCE = 2.0
 _FEW = 1024
 """Elements from which on MPI sums in an order of its own. Smaller models are summed by MPI if
 nothing large is (`planes.unshared_sums`), and their order is the order of the members."""
-
-_UNIT = 8
-"""Arrays in a table begin at multiples of as many bytes."""
 
 Sent = tuple[MPI.Request, bytes | memoryview, MPI.Comm]
 """A message that may be under way. Its bytes must live until MPI says that they have left."""
@@ -144,8 +141,8 @@ def _sum_rows(comm: MPI.Intracomm, arrays: Sequence[Buffer], most: int | None) -
     """Replace these by their sums, by way of a table: each member has a row of its own, in which
     the others add zeros to the words that it brings."""
     many, rank = comm.Get_size(), comm.Get_rank()
-    ends = [0, *accumulate(-(-one.nbytes // _UNIT) * _UNIT for one in arrays)]
-    table = HOST.zeros("uint64", many * ends[-1] // _UNIT)
+    ends = ends_in_row(arrays)
+    table = HOST.zeros("uint64", many * ends[-1] // 8)
     rows = table.view("uint8").reshape(many, ends[-1])
     for start, one in zip(ends, arrays, strict=False):
         rows[rank, start : start + one.nbytes] = one.view("uint8")

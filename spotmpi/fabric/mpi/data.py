@@ -9,6 +9,7 @@ from spotmpi.fabric.mpi.calls import MPI, Path, collective, is_broken, sum_in_pl
 from spotmpi.fabric.mpi.line import MpiLine
 from spotmpi.fabric.planes.plane import Part, Plane, Ways
 from spotmpi.fabric.planes.travels import MESSAGE
+from spotmpi.fabric.planes.unshared_sums import bring
 from spotmpi.protocol.membership import WorkerId
 
 
@@ -73,14 +74,9 @@ class DataPath:
 def _in_place(part: Part) -> Buffer:
     """Return an array in the memory of the host with what this worker adds to the sum of a part. It
     is the part's result, unless that is elsewhere."""
-    brought, result, weight = part.contribution, part.result, part.weight
+    brought, result = part.contribution, part.result
     backend = backend_of(result)
     if backend is not HOST:  # this MPI may not know the device's memory
         brought = result = backend.to_host(brought)
-    if not weight:
-        HOST.fill(result, 0)
-    elif weight != 1.0:
-        HOST.kernels.scaled_sum(result, [brought], [weight])
-    elif brought is not result:
-        HOST.from_host(result, brought)  # MPI would copy too, and always works in place
+    bring(brought, part.weight, result)  # MPI would copy too, and always works in place
     return result

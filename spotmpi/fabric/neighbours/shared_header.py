@@ -33,8 +33,8 @@ _ROWS = 2 * PAGE
 _BYTES = _ROWS + 2 * ROW
 _READY, _DONE, _BELL, _BROUGHT, _TABLE = 64, 128, 192, 256, 1024
 """Bytes of a header at which these lie: how many parts its worker has started; how many it has
-summed; the bell by which all sleep, if it is the first of them; the number of
-the last small sum for which the worker has filled a row; the table of entries."""
+summed; the bell by which all sleep, if it is the first of them; the number of the last small sum
+for which it has filled a row; the table of entries."""
 
 _ENTRY = 12
 """Numbers of one entry."""

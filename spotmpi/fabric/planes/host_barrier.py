@@ -39,7 +39,7 @@ class HostBarrier:
         self._hopeless = hopeless
         self._present: Sequence[SharedHeader] = ()
         self._loops: SimpleNamespace | None = None
-        self._all_ready = self._all_done = self._all_brought = HOST.zeros("uint64", 0)
+        self._all_ready = self._all_done = self._all_brought = _numbers([])
         self._bell = self._looks = self._yields = 0
         self._told = 0
         """The number that `done` has told last."""
@@ -67,11 +67,9 @@ class HostBarrier:
         if self._loops is None or not present:
             return
         count = len(present)
-        self._all_ready, self._all_done = HOST.zeros("uint64", count), HOST.zeros("uint64", count)
-        self._all_ready[:] = [header.ready for header in present]
-        self._all_done[:] = [header.done for header in present]
-        self._all_brought = HOST.zeros("uint64", count)
-        self._all_brought[:] = [header.brought for header in present]
+        self._all_ready = _numbers([header.ready for header in present])
+        self._all_done = _numbers([header.done for header in present])
+        self._all_brought = _numbers([header.brought for header in present])
         self._bell = present[0].bell
         crowd = -(-count // len(os.sched_getaffinity(0)))
         self._looks, self._yields = (_LOOKS // count, 0) if crowd == 1 else (0, _YIELDS)
@@ -126,3 +124,10 @@ class HostBarrier:
             if self._hopeless():
                 raise PeersLost("a worker of this host is lost, or has met a loss")
             looks = yields = 0  # a worker that is so late computes, perhaps on this core
+
+
+def _numbers(given: Sequence[int]) -> Buffer:
+    """Return an array of these, for compiled loops."""
+    made = HOST.zeros("uint64", len(given))
+    made[:] = given
+    return made

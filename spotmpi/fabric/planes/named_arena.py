@@ -90,7 +90,7 @@ class NamedArena:
         self._went[number] = way
         return way
 
-    def goes_unshared(self, number: int) -> None:
+    def note_unshared(self, number: int) -> None:
         """Note that an array that was started goes by none of the ways."""
         self._went[number] = ""
         self._tried.pop(number, None)

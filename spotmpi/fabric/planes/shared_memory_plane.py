@@ -82,7 +82,7 @@ class _Call:
 
 
 class SharedMemoryPlane(Plane):
-    """Sums in the memory of hosts, and otherwise what workers of one host cannot share."""
+    """Sums in the memory of hosts. What their workers cannot share is summed in other ways."""
 
     ways_of: Callable[[Shape], Sequence[str]] = staticmethod(ways_of)
     """The ways that an array may take between hosts."""
@@ -342,7 +342,7 @@ class SharedMemoryPlane(Plane):
             assert arena is not None
             self._sum_of(named, arena, call)
             return arena
-        named.goes_unshared(call.part.number)
+        named.note_unshared(call.part.number)
         if arena is not None:
             arena.keep_results()  # this worker alone writes to them
         self._unshared.sum([call.part])

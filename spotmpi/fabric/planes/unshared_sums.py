@@ -17,7 +17,7 @@ from spotmpi.fabric.neighbours.shared_header import ROW
 from spotmpi.fabric.planes.host_barrier import HostBarrier
 from spotmpi.fabric.planes.plane import Part, Sum
 
-__all__ = ["UnsharedSums"]
+__all__ = ["UnsharedSums", "bring", "ends_in_row"]
 
 _UNIT = 8
 """Arrays in a row begin at multiples of as many bytes."""
@@ -59,7 +59,7 @@ class UnsharedSums:
                 part.narrowing.begin([])
         if self._rows:
             brought = [in_host_memory(part.contribution) for part in parts]
-            ends = [0, *accumulate(-(-one.nbytes // _UNIT) * _UNIT for one in brought)]
+            ends = ends_in_row(brought)
             if 0 < ends[-1] <= ROW:
                 self._sum_by_rows(parts, brought, ends)
                 return
@@ -77,21 +77,28 @@ class UnsharedSums:
             for start, one in zip(ends, brought, strict=False)
         ]
         for part, one, room in zip(parts, brought, rooms, strict=True):
-            _bring(one, part.weight, room[place])
+            bring(one, part.weight, room[place])
         number = self._neighbours.bindings << 32 | self._begun
         self._barrier.all_bring(self._neighbours.present[place], number)
         for part, room in zip(parts, rooms, strict=True):
             _add_up(room, part.result)
 
 
-def _bring(brought: Buffer, weight: float, room: Buffer) -> None:
-    """Write what this worker adds to a sum to ``room``."""
+def ends_in_row(arrays: Sequence[Buffer]) -> list[int]:
+    """Return the bytes at which these begin in a row, one after the other; and where the row ends,
+    a multiple of 8."""
+    return [0, *accumulate(-(-one.nbytes // _UNIT) * _UNIT for one in arrays)]
+
+
+def bring(brought: Buffer, weight: float, room: Buffer) -> None:
+    """Write what a worker adds to a sum, ``weight`` times what it ``brought``, to ``room``. Both
+    are in the memory of the host, and may be the same. With weight 0 anything may be brought."""
     if not weight:
         HOST.fill(room, 0)
     elif weight != 1.0:
         HOST.kernels.scaled_sum(room, [brought], [weight])
-    else:
-        room[:] = brought
+    elif brought is not room:
+        HOST.from_host(room, brought)
 
 
 def _add_up(brought: Sequence[Buffer], result: Buffer) -> None:
